@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+int main(void);
+int main(void)
+{
+    return 0;
+}
