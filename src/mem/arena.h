@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// All large memory of a rank: one reserved address range, mapped granule by granule, tagged by
+// category, held under a hard cap.
+//
+// Two ends share the range: permanent allocations, and a stack of transient ones that is cut back to
+// a mark. The steady state of training pushes and releases the same sequence every step.
+#ifndef FL_MEM_ARENA_H
+#define FL_MEM_ARENA_H
+
+#include "base/category.h"
+#include "base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define ARENA_ALIGNMENT 256         // bytes, of every allocation
+#define ARENA_GRANULE   (2u << 20)  // bytes mapped at once
+
+struct arena;
+struct arena_mark {
+    size_t top;
+    uint64_t used[MEMORY_CATEGORIES];
+};
+struct arena_stats {
+    uint64_t used[MEMORY_CATEGORIES], peak[MEMORY_CATEGORIES]; // bytes, rounded to the alignment
+    uint64_t used_total, peak_total, mapped_total, cap;
+};
+
+// Host memory. cap_bytes 0: none. NULL-safe destroy unmaps everything.
+int arena_create_host(uint64_t cap_bytes, struct arena **out, struct fl_error *e);
+void arena_destroy(struct arena *arena);
+
+// Permanent, zeroed; lives as long as the arena. Over the cap: -ENOMEM with category, request,
+// biggest consumers and the cap in one line.
+int arena_alloc(struct arena *arena, enum memory_category category, size_t bytes, void **out,
+                struct fl_error *e);
+
+// Transient, not zeroed (poisoned with NaN under --enable-sanitizers); freed by arena_release.
+int arena_push(struct arena *arena, enum memory_category category, size_t bytes, void **out,
+               struct fl_error *e);
+struct arena_mark arena_mark(const struct arena *arena);
+void arena_release(struct arena *arena, struct arena_mark mark);
+
+void arena_stats_get(const struct arena *arena, struct arena_stats *stats);
+
+#endif
