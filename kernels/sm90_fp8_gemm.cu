@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grouped FP8 matrix product for Hopper: a persistent kernel, one producer warp feeding two math
+// warpgroups through a ring of shared-memory stages.
+//
+// A block computes 128 * WAVES rows by 128 columns. Two blocks of a cluster take neighbouring
+// column tiles of the same rows and share the rows by multicast, because at full rate the tiles'
+// traffic would exceed what the L2 cache delivers. The tensor core sums fp8 products with about 14
+// bits, so each 128 of k goes to fresh accumulators and is added, scaled, to fp32 ones; while one
+// warpgroup does that, the other's products keep the tensor core busy. Rows are found through
+// device-side offsets: no count ever travels to the host.
+#include "fp8_gemm.h"
+#include "sm90_ptx.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <cudaTypedefs.h>
+
+#define TILE_N      128
+#define TILE_K      128 // bytes of a swizzled row, and the block of a scale
+#define MATH_GROUPS 2
+#define THREADS     (128 * (1 + MATH_GROUPS))
+#define GROUPS_MOST 256
+#define CHUNK_BYTES 128 // of a row that a warp stages at once on the way out
+
+struct gemm_arguments {
+    const float *a_scale, *b_scale;
+    const int32_t *offsets;
+    void *d;
+    int a_scale_stride;
+    int n, k, groups;
+    int n_tiles; // of all parts
+    int parts, part_rows[FP8_GEMM_PARTS];
+};
+
+template <int WAVES, int STAGES> struct shared_memory {
+    static constexpr int tile_m = 128 * WAVES;
+    alignas(1024) uint8_t a[STAGES][tile_m * TILE_K];
+    alignas(1024) uint8_t b[STAGES][TILE_N * TILE_K];
+    alignas(1024) uint8_t out[4 * MATH_GROUPS][16 * CHUNK_BYTES];
+    alignas(128) float a_scale[STAGES][tile_m + 4]; // from the row's place rounded down to 16 bytes
+    uint64_t full[STAGES], empty[STAGES];
+    int32_t offsets[GROUPS_MOST + 1];
+    int32_t first_tile[GROUPS_MOST + 1]; // row tiles before each group
+};
+
+struct tile {
+    int row, row_end; // rows of a and d
+    int group;
+    int column, columns; // rows of b within the group, columns of d
+    int scale_row;       // of b_scale within the group
+};
+
+// The tile of a unit of work: column pairs vary fastest within a strip of row tiles, so that the
+// blocks at work at one time share rows and weights in L2.
+template <int CLUSTER, class Shared>
+static __device__ __forceinline__ bool tile_find(const Shared &s, const gemm_arguments &g, int unit,
+                                                 int rank, tile &t)
+{
+    int columns = g.n_tiles / CLUSTER;
+    int low = 0, high = g.groups, m_tile, n_tile, start = 0;
+
+    if (unit >= s.first_tile[g.groups] * columns)
+        return false;
+    // Units of a group are consecutive: find it by its first row tile.
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (s.first_tile[middle] * columns <= unit)
+            low = middle;
+        else
+            high = middle;
+    }
+    unit -= s.first_tile[low] * columns;
+    int m_tiles = s.first_tile[low + 1] - s.first_tile[low];
+    n_tile = unit / m_tiles;
+    m_tile = unit % m_tiles;
+    t.group = low;
+    t.row = s.offsets[low] + m_tile * Shared::tile_m;
+    t.row_end = s.offsets[low + 1];
+    n_tile = n_tile * CLUSTER + rank;
+    t.scale_row = n_tile;
+    for (int p = 0; p < g.parts; p++) {
+        int tiles = (g.part_rows[p] + TILE_N - 1) / TILE_N;
+        if (n_tile < tiles) {
+            t.column = start + n_tile * TILE_N;
+            t.columns = min(TILE_N, g.part_rows[p] - n_tile * TILE_N);
+            break;
+        }
+        n_tile -= tiles;
+        start += g.part_rows[p];
+    }
+    return true;
+}
+
+// A warp's 16 rows by 128 columns: through shared memory to 16-byte stores of whole row pieces.
+template <typename Out>
+static __device__ __forceinline__ void warp_store(const float (&d)[64], uint8_t *staging, Out *out,
+                                                  int n, int row, int row_end, int column,
+                                                  int columns)
+{
+    constexpr int CHUNK_N = CHUNK_BYTES / sizeof(Out); // columns
+    constexpr int per_lane = 16 / sizeof(Out), lanes = 8, rows = 32 / lanes;
+    int lane = threadIdx.x % 32;
+    Out *tile = (Out *)staging;
+    bool aligned = n % per_lane == 0 && column % per_lane == 0;
+
+#pragma unroll
+    for (int chunk = 0; chunk < TILE_N / CHUNK_N; chunk++) {
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < CHUNK_N / 8; j++) {
+            const float *v = &d[(chunk * (CHUNK_N / 8) + j) * 4];
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                int r = lane / 4 + 8 * half;
+                // 16-byte pieces of a row are permuted by the row, against bank conflicts.
+                int c = j * 8 + lane % 4 * 2;
+                int piece = (c / per_lane) ^ (r % lanes);
+                Out *to = tile + r * CHUNK_N + piece * per_lane + c % per_lane;
+                to[0] = (Out)v[2 * half];
+                to[1] = (Out)v[2 * half + 1];
+            }
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 16 / rows; i++) {
+            int r = i * rows + lane / lanes, c = chunk * CHUNK_N + lane % lanes * per_lane;
+            int piece = (lane % lanes) ^ (r % lanes);
+            const Out *from = tile + r * CHUNK_N + piece * per_lane;
+            Out *to = out + (size_t)(row + r) * n + column + c;
+            if (row + r >= row_end)
+                continue;
+            if (aligned && c + per_lane <= columns)
+                *(int4 *)to = *(const int4 *)from;
+            else
+                for (int x = 0; x < per_lane && c + x < columns; x++)
+                    to[x] = from[x];
+        }
+    }
+}
+
+template <int WAVES, int STAGES, int CLUSTER, typename Out>
+__global__ __launch_bounds__(THREADS,
+                             1) void sm90_fp8_gemm_kernel(const __grid_constant__ CUtensorMap map_a,
+                                                          const __grid_constant__ CUtensorMap map_b,
+                                                          const __grid_constant__ gemm_arguments g)
+{
+    typedef shared_memory<WAVES, STAGES> Shared;
+    extern __shared__ uint8_t raw[];
+    Shared &s = *(Shared *)(((uintptr_t)raw + 1023) & ~(uintptr_t)1023);
+    int rank = CLUSTER > 1 ? (int)cluster_rank() : 0;
+    int k_blocks = (g.k + TILE_K - 1) / TILE_K;
+    int clusters = gridDim.x / CLUSTER, first_unit = blockIdx.x / CLUSTER;
+    int warpgroup = threadIdx.x / 128, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+    if (warp == 0) {
+        // Row tiles before each group: a scan over all groups, 32 at a time.
+        int before = 0;
+        for (int base = 0; base < g.groups; base += 32) {
+            int i = base + lane;
+            int from = i < g.groups ? g.offsets[i] : 0, to = i < g.groups ? g.offsets[i + 1] : 0;
+            int tiles = (to - from + Shared::tile_m - 1) / Shared::tile_m, sum = tiles;
+            for (int shift = 1; shift < 32; shift *= 2) {
+                int other = __shfl_up_sync(0xffffffff, sum, shift);
+                if (lane >= shift)
+                    sum += other;
+            }
+            if (i < g.groups) {
+                s.offsets[i] = from;
+                s.first_tile[i] = before + sum - tiles;
+                if (i == g.groups - 1) {
+                    s.offsets[g.groups] = to;
+                    s.first_tile[g.groups] = before + sum;
+                }
+            }
+            before += __shfl_sync(0xffffffff, sum, 31);
+        }
+    }
+    if (threadIdx.x == 32) {
+        tensor_map_prefetch(&map_a);
+        tensor_map_prefetch(&map_b);
+        for (int i = 0; i < STAGES; i++) {
+            mbarrier_init(&s.full[i], 1);
+            mbarrier_init(&s.empty[i], CLUSTER * 4 * MATH_GROUPS);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    if (CLUSTER > 1)
+        cluster_sync();
+
+    if (warpgroup == 0) {
+        registers_give<40>();
+        if (warp == 0 && elect_one()) {
+            constexpr int bytes = Shared::tile_m * TILE_K + TILE_N * TILE_K;
+            constexpr int share =
+                Shared::tile_m / CLUSTER; // rows each block of the cluster fetches
+            int step = 0;
+            tile t;
+            for (int unit = first_unit; tile_find<CLUSTER>(s, g, unit, rank, t); unit += clusters) {
+                // The tensor copy engine wants rows of a at any place, but plain copies aligned.
+                int first = t.row & ~3;
+                const float *a_scale = g.a_scale + first;
+                uint32_t scale_bytes = min(Shared::tile_m + 4, g.a_scale_stride - first) * 4;
+                for (int kb = 0; kb < k_blocks; kb++, step++) {
+                    int stage = step % STAGES;
+                    mbarrier_wait(&s.empty[stage], (step / STAGES & 1) ^ 1);
+                    mbarrier_arrive_expect(&s.full[stage], bytes + scale_bytes);
+                    tensor_load(s.b[stage], &map_b, kb * TILE_K, t.group * g.n + t.column,
+                                &s.full[stage]);
+                    if (CLUSTER > 1)
+                        tensor_load_multicast(s.a[stage] + rank * share * TILE_K, &map_a,
+                                              kb * TILE_K, t.row + rank * share, &s.full[stage],
+                                              (1 << CLUSTER) - 1);
+                    else
+                        tensor_load(s.a[stage], &map_a, kb * TILE_K, t.row, &s.full[stage]);
+                    bulk_load(s.a_scale[stage], a_scale + (size_t)kb * g.a_scale_stride,
+                              scale_bytes, &s.full[stage]);
+                }
+            }
+            // Nobody leaves while the other block may still write here or signal.
+            if (CLUSTER > 1)
+                for (int i = 0; i < STAGES; i++, step++)
+                    mbarrier_wait(&s.empty[step % STAGES], (step / STAGES & 1) ^ 1);
+        }
+    } else {
+        registers_take<232>();
+        int math = warpgroup - 1, quarter = warp % 4, step = 0;
+        int scale_rows = g.n_tiles;
+        tile t;
+        for (int unit = first_unit; tile_find<CLUSTER>(s, g, unit, rank, t); unit += clusters) {
+            const float *b_scale =
+                g.b_scale + ((size_t)t.group * scale_rows + t.scale_row) * k_blocks;
+            float total[WAVES][64];
+            float b_scales = 0; // lane i: of k block 32 * j + i
+#pragma unroll
+            for (int w = 0; w < WAVES; w++)
+#pragma unroll
+                for (int i = 0; i < 64; i++)
+                    total[w][i] = 0;
+            for (int kb = 0; kb < k_blocks; kb++, step++) {
+                int stage = step % STAGES;
+                if (kb % 32 == 0)
+                    b_scales = kb + lane < k_blocks ? __ldg(b_scale + kb + lane) : 0;
+                float scale_b = __shfl_sync(0xffffffff, b_scales, kb % 32);
+                mbarrier_wait(&s.full[stage], step / STAGES & 1);
+#pragma unroll
+                for (int w = 0; w < WAVES; w++) {
+                    int row = (w * MATH_GROUPS + math) * 64;
+                    float sum[64];
+                    uint64_t a = wgmma_descriptor(s.a[stage] + row * TILE_K);
+                    uint64_t b = wgmma_descriptor(s.b[stage]);
+                    const float *a_scale =
+                        s.a_scale[stage] + (t.row & 3) + row + quarter * 16 + lane / 4;
+                    float scale_0 = a_scale[0] * scale_b, scale_1 = a_scale[8] * scale_b;
+#pragma unroll
+                    for (int i = 0; i < 64; i++)
+                        accumulator_fence(sum[i]);
+                    wgmma_fence();
+#pragma unroll
+                    for (int k = 0; k < TILE_K / 32; k++)
+                        wgmma_m64n128k32_e4m3(sum, a + k * 2, b + k * 2, k > 0);
+                    wgmma_commit();
+#pragma unroll
+                    for (int i = 0; i < 64; i++)
+                        accumulator_fence(sum[i]);
+                    wgmma_wait<0>();
+                    if (w == WAVES - 1) { // the stage has been read
+                        if (CLUSTER > 1) {
+                            if (lane < CLUSTER)
+                                mbarrier_arrive_cluster(&s.empty[stage], lane);
+                        } else if (lane == 0) {
+                            mbarrier_arrive(&s.empty[stage]);
+                        }
+                    }
+#pragma unroll
+                    for (int i = 0; i < 16; i++) {
+                        total[w][i * 4] += scale_0 * sum[i * 4];
+                        total[w][i * 4 + 1] += scale_0 * sum[i * 4 + 1];
+                        total[w][i * 4 + 2] += scale_1 * sum[i * 4 + 2];
+                        total[w][i * 4 + 3] += scale_1 * sum[i * 4 + 3];
+                    }
+                }
+            }
+#pragma unroll
+            for (int w = 0; w < WAVES; w++) {
+                int row = t.row + (w * MATH_GROUPS + math) * 64 + quarter * 16;
+                warp_store(total[w], s.out[math * 4 + quarter], (Out *)g.d, g.n, row, t.row_end,
+                           t.column, t.columns);
+            }
+        }
+    }
+    if (CLUSTER > 1)
+        cluster_sync();
+}
+
+static int map_encode(CUtensorMap *map, CUtensorMapDataType type, const void *base, uint64_t inner,
+                      uint64_t outer, uint64_t stride_bytes, uint32_t box_inner, uint32_t box_outer,
+                      CUtensorMapSwizzle swizzle)
+{
+    static PFN_cuTensorMapEncodeTiled_v12000 encode;
+    cuuint64_t dims[2] = {inner, outer}, strides[1] = {stride_bytes};
+    cuuint32_t box[2] = {box_inner, box_outer}, steps[2] = {1, 1};
+
+    if (!encode) {
+        cudaDriverEntryPointQueryResult found;
+        void *entry = NULL;
+        cudaError_t rc = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
+                                                          cudaEnableDefault, &found);
+        if (rc != cudaSuccess || found != cudaDriverEntryPointSuccess)
+            return rc != cudaSuccess ? rc : cudaErrorSymbolNotFound;
+        encode = (PFN_cuTensorMapEncodeTiled_v12000)entry;
+    }
+    return encode(map, type, 2, (void *)base, dims, strides, box, steps,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS
+               ? 0
+               : cudaErrorInvalidValue;
+}
+
+template <int WAVES, int STAGES, int CLUSTER, typename Out>
+static int launch(const struct fp8_gemm *x, const gemm_arguments &g, cudaStream_t stream)
+{
+    typedef shared_memory<WAVES, STAGES> Shared;
+    auto kernel = sm90_fp8_gemm_kernel<WAVES, STAGES, CLUSTER, Out>;
+    constexpr int bytes = sizeof(Shared) + 1024;
+    CUtensorMap a, b;
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute[1];
+    int device, processors, rc;
+
+    static_assert(bytes <= 232448, "shared memory of a block");
+    if ((rc = map_encode(&a, CU_TENSOR_MAP_DATA_TYPE_UINT8, x->a, x->k, x->rows, x->k, TILE_K,
+                         Shared::tile_m / CLUSTER, CU_TENSOR_MAP_SWIZZLE_128B)) ||
+        (rc = map_encode(&b, CU_TENSOR_MAP_DATA_TYPE_UINT8, x->b, x->k, (uint64_t)x->groups * x->n,
+                         x->k, TILE_K, TILE_N, CU_TENSOR_MAP_SWIZZLE_128B)))
+        return rc;
+    if ((rc = cudaGetDevice(&device)) ||
+        (rc = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) ||
+        (rc = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)))
+        return rc;
+    attribute[0].id = cudaLaunchAttributeClusterDimension;
+    attribute[0].val.clusterDim.x = CLUSTER;
+    attribute[0].val.clusterDim.y = attribute[0].val.clusterDim.z = 1;
+    config.gridDim = dim3(processors / CLUSTER * CLUSTER);
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = bytes;
+    config.stream = stream;
+    config.attrs = attribute;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, a, b, g);
+}
+
+template <typename Out>
+static int dispatch(const struct fp8_gemm *x, const gemm_arguments &g, cudaStream_t stream)
+{
+    bool pairs = g.n_tiles % 2 == 0;
+    // Tall tiles where groups are tall enough that their last tile's waste is small.
+    bool tall = x->rows / x->groups >= 1024;
+
+    if (tall)
+        return pairs ? launch<2, 4, 2, Out>(x, g, stream) : launch<2, 4, 1, Out>(x, g, stream);
+    return pairs ? launch<1, 5, 2, Out>(x, g, stream) : launch<1, 5, 1, Out>(x, g, stream);
+}
+
+extern "C" int sm90_fp8_gemm(const struct fp8_gemm *x, void *stream)
+{
+    gemm_arguments g = {x->a_scale, x->b_scale, x->offsets, x->d, x->a_scale_stride, x->n, x->k,
+                        x->groups,  0,          x->parts,   {0}};
+
+    if (x->groups < 1 || x->groups > GROUPS_MOST || x->k % 16 || x->a_scale_stride % 4 ||
+        x->parts < 1 || x->parts > FP8_GEMM_PARTS)
+        return cudaErrorInvalidValue;
+    if (x->rows == 0)
+        return 0;
+    for (int p = 0; p < x->parts; p++) {
+        g.part_rows[p] = x->part_rows[p];
+        g.n_tiles += (x->part_rows[p] + TILE_N - 1) / TILE_N;
+    }
+    return x->d_is_float ? dispatch<float>(x, g, (cudaStream_t)stream)
+                         : dispatch<__nv_bfloat16>(x, g, (cudaStream_t)stream);
+}
