@@ -13,6 +13,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
+#include <stddef.h>
 #include <cudaTypedefs.h>
 
 #define TILE_N      128
@@ -91,51 +92,93 @@ static __device__ __forceinline__ bool tile_find(const Shared &s, const gemm_arg
     return true;
 }
 
-// A warp's 16 rows by 128 columns: through shared memory to 16-byte stores of whole row pieces.
-template <typename Out>
-static __device__ __forceinline__ void warp_store(const float (&d)[64], uint8_t *staging, Out *out,
-                                                  int n, int row, int row_end, int column,
-                                                  int columns)
+// A warp's accumulators of 16 rows by 128 columns into its staging rows of 128 bytes, whose 16-byte
+// pieces are permuted by the row against bank conflicts.
+static __device__ __forceinline__ void chunk_stage(const float (&d)[64], int chunk,
+                                                   uint32_t staging, __nv_bfloat16)
 {
-    constexpr int CHUNK_N = CHUNK_BYTES / sizeof(Out); // columns
-    constexpr int per_lane = 16 / sizeof(Out), lanes = 8, rows = 32 / lanes;
-    int lane = threadIdx.x % 32;
-    Out *tile = (Out *)staging;
-    bool aligned = n % per_lane == 0 && column % per_lane == 0;
+    int lane = threadIdx.x % 32, r = lane % 16;
 
 #pragma unroll
-    for (int chunk = 0; chunk < TILE_N / CHUNK_N; chunk++) {
-        __syncwarp();
+    for (int j = 0; j < 4; j++) { // 16 columns each
+        uint32_t v[4];
 #pragma unroll
-        for (int j = 0; j < CHUNK_N / 8; j++) {
-            const float *v = &d[(chunk * (CHUNK_N / 8) + j) * 4];
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                int r = lane / 4 + 8 * half;
-                // 16-byte pieces of a row are permuted by the row, against bank conflicts.
-                int c = j * 8 + lane % 4 * 2;
-                int piece = (c / per_lane) ^ (r % lanes);
-                Out *to = tile + r * CHUNK_N + piece * per_lane + c % per_lane;
-                to[0] = (Out)v[2 * half];
-                to[1] = (Out)v[2 * half + 1];
-            }
+        for (int i = 0; i < 4; i++) {
+            const float *from = &d[(chunk * 8 + j * 2 + i / 2) * 4 + i % 2 * 2];
+            __nv_bfloat162 pair = __floats2bfloat162_rn(from[0], from[1]);
+            v[i] = *(uint32_t *)&pair;
         }
+        stmatrix_x4(staging + r * CHUNK_BYTES + ((j * 2 + lane / 16) ^ r % 8) * 16, v[0], v[1],
+                    v[2], v[3]);
+    }
+}
+
+static __device__ __forceinline__ void chunk_stage(const float (&d)[64], int chunk,
+                                                   uint32_t staging, float)
+{
+    int lane = threadIdx.x % 32;
+
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float *from = &d[(chunk * 4 + j) * 4 + half * 2];
+            int r = lane / 4 + 8 * half, piece = (j * 2 + lane % 4 / 2) ^ r % 8;
+            shared_store_8(staging + r * CHUNK_BYTES + piece * 16 + lane % 2 * 8, from[0], from[1]);
+        }
+}
+
+// A warp's 16 rows by 128 columns: through shared memory to 16-byte stores of whole row pieces.
+// out is the first row and column; rows and columns beyond the given ones are not written.
+template <typename Out>
+static __device__ __forceinline__ void warp_store(const float (&d)[64], uint32_t staging, Out *out,
+                                                  int n, int rows, int columns, bool aligned)
+{
+    constexpr int chunk_n = CHUNK_BYTES / sizeof(Out), per_lane = 16 / sizeof(Out);
+    int lane = threadIdx.x % 32;
+    bool whole = aligned && rows >= 16 && columns == TILE_N;
+
+    if (rows <= 0)
+        return;
+    out += (size_t)(lane / 8) * n + lane % 8 * per_lane;
+    staging += lane / 8 * CHUNK_BYTES;
+#pragma unroll
+    for (int chunk = 0; chunk < TILE_N / chunk_n; chunk++) {
+        __syncwarp();
+        chunk_stage(d, chunk, staging - lane / 8 * CHUNK_BYTES, Out());
         __syncwarp();
 #pragma unroll
-        for (int i = 0; i < 16 / rows; i++) {
-            int r = i * rows + lane / lanes, c = chunk * CHUNK_N + lane % lanes * per_lane;
-            int piece = (lane % lanes) ^ (r % lanes);
-            const Out *from = tile + r * CHUNK_N + piece * per_lane;
-            Out *to = out + (size_t)(row + r) * n + column + c;
-            if (row + r >= row_end)
-                continue;
-            if (aligned && c + per_lane <= columns)
-                *(int4 *)to = *(const int4 *)from;
-            else
+        for (int i = 0; i < 4; i++) { // rows 4 * i + lane / 8
+            int c = chunk * chunk_n + lane % 8 * per_lane;
+            int piece = (lane % 8) ^ (i * 4 + lane / 8) % 8;
+            uint4 values = shared_load_16(staging + i * 4 * CHUNK_BYTES + piece * 16);
+            Out *to = out + (size_t)(i * 4) * n + chunk * chunk_n;
+            if (whole || (aligned && i * 4 + lane / 8 < rows && c + per_lane <= columns))
+                *(uint4 *)to = values;
+            else if (i * 4 + lane / 8 < rows)
                 for (int x = 0; x < per_lane && c + x < columns; x++)
-                    to[x] = from[x];
+                    to[x] = ((const Out *)&values)[x];
         }
     }
+}
+
+// This warp has read the stage: told to every block that may refill it.
+template <int CLUSTER> static __device__ __forceinline__ void stage_release(uint32_t empty)
+{
+    int lane = threadIdx.x % 32;
+
+    if (CLUSTER > 1) {
+        if (lane < CLUSTER)
+            mbarrier_arrive_cluster(empty, lane);
+    } else if (lane == 0) {
+        mbarrier_arrive(empty);
+    }
+}
+
+static __device__ __forceinline__ const float *scale_row(const gemm_arguments &g, const tile &t,
+                                                         int k_blocks)
+{
+    return g.b_scale + ((size_t)t.group * g.n_tiles + t.scale_row) * k_blocks;
 }
 
 template <int WAVES, int STAGES, int CLUSTER, typename Out>
@@ -146,7 +189,10 @@ __global__ __launch_bounds__(THREADS,
 {
     typedef shared_memory<WAVES, STAGES> Shared;
     extern __shared__ uint8_t raw[];
-    Shared &s = *(Shared *)(((uintptr_t)raw + 1023) & ~(uintptr_t)1023);
+    uint8_t *aligned = raw + ((1024 - smem_address(raw) % 1024) & 1023);
+    Shared &s = *(Shared *)aligned;
+    uint32_t base = smem_address(aligned); // offsets of members are compile-time constants
+    uint32_t full = base + offsetof(Shared, full), empty = base + offsetof(Shared, empty);
     int rank = CLUSTER > 1 ? (int)cluster_rank() : 0;
     int k_blocks = (g.k + TILE_K - 1) / TILE_K;
     int clusters = gridDim.x / CLUSTER, first_unit = blockIdx.x / CLUSTER;
@@ -179,8 +225,8 @@ __global__ __launch_bounds__(THREADS,
         tensor_map_prefetch(&map_a);
         tensor_map_prefetch(&map_b);
         for (int i = 0; i < STAGES; i++) {
-            mbarrier_init(&s.full[i], 1);
-            mbarrier_init(&s.empty[i], CLUSTER * 4 * MATH_GROUPS);
+            mbarrier_init(full + i * 8, 1);
+            mbarrier_init(empty + i * 8, CLUSTER * 4 * MATH_GROUPS);
         }
         mbarrier_init_fence();
     }
@@ -194,99 +240,124 @@ __global__ __launch_bounds__(THREADS,
             constexpr int bytes = Shared::tile_m * TILE_K + TILE_N * TILE_K;
             constexpr int share =
                 Shared::tile_m / CLUSTER; // rows each block of the cluster fetches
-            int step = 0;
+            int stage = 0, phase = 1;
             tile t;
             for (int unit = first_unit; tile_find<CLUSTER>(s, g, unit, rank, t); unit += clusters) {
                 // The tensor copy engine wants rows of a at any place, but plain copies aligned.
                 int first = t.row & ~3;
                 const float *a_scale = g.a_scale + first;
                 uint32_t scale_bytes = min(Shared::tile_m + 4, g.a_scale_stride - first) * 4;
-                for (int kb = 0; kb < k_blocks; kb++, step++) {
-                    int stage = step % STAGES;
-                    mbarrier_wait(&s.empty[stage], (step / STAGES & 1) ^ 1);
-                    mbarrier_arrive_expect(&s.full[stage], bytes + scale_bytes);
-                    tensor_load(s.b[stage], &map_b, kb * TILE_K, t.group * g.n + t.column,
-                                &s.full[stage]);
+                for (int kb = 0; kb < k_blocks; kb++) {
+                    uint32_t bar = full + stage * 8;
+                    mbarrier_wait(empty + stage * 8, phase);
+                    mbarrier_arrive_expect(bar, bytes + scale_bytes);
+                    tensor_load(base + offsetof(Shared, b) + stage * sizeof s.b[0], &map_b,
+                                kb * TILE_K, t.group * g.n + t.column, bar);
+                    uint32_t a =
+                        base + offsetof(Shared, a) + stage * sizeof s.a[0] + rank * share * TILE_K;
                     if (CLUSTER > 1)
-                        tensor_load_multicast(s.a[stage] + rank * share * TILE_K, &map_a,
-                                              kb * TILE_K, t.row + rank * share, &s.full[stage],
+                        tensor_load_multicast(a, &map_a, kb * TILE_K, t.row + rank * share, bar,
                                               (1 << CLUSTER) - 1);
                     else
-                        tensor_load(s.a[stage], &map_a, kb * TILE_K, t.row, &s.full[stage]);
-                    bulk_load(s.a_scale[stage], a_scale + (size_t)kb * g.a_scale_stride,
-                              scale_bytes, &s.full[stage]);
+                        tensor_load(a, &map_a, kb * TILE_K, t.row, bar);
+                    bulk_load(base + offsetof(Shared, a_scale) + stage * sizeof s.a_scale[0],
+                              a_scale + (size_t)kb * g.a_scale_stride, scale_bytes, bar);
+                    if (++stage == STAGES) {
+                        stage = 0;
+                        phase ^= 1;
+                    }
                 }
             }
             // Nobody leaves while the other block may still write here or signal.
             if (CLUSTER > 1)
-                for (int i = 0; i < STAGES; i++, step++)
-                    mbarrier_wait(&s.empty[step % STAGES], (step / STAGES & 1) ^ 1);
+                for (int i = 0; i < STAGES; i++) {
+                    mbarrier_wait(empty + stage * 8, phase);
+                    if (++stage == STAGES) {
+                        stage = 0;
+                        phase ^= 1;
+                    }
+                }
         }
     } else {
         registers_take<232>();
-        int math = warpgroup - 1, quarter = warp % 4, step = 0;
-        int scale_rows = g.n_tiles;
+        int math = warpgroup - 1, quarter = warp % 4, unit = first_unit, stage = 0, phase = 0;
+        uint64_t a_first = wgmma_descriptor(base + offsetof(Shared, a) + math * 64 * TILE_K);
+        uint64_t b_first = wgmma_descriptor(base + offsetof(Shared, b));
+        uint32_t staging = base + offsetof(Shared, out) + (warp - 4) * sizeof s.out[0];
+        uint32_t a_scales =
+            base + offsetof(Shared, a_scale) + (math * 64 + quarter * 16 + lane / 4) * 4;
         tile t;
-        for (int unit = first_unit; tile_find<CLUSTER>(s, g, unit, rank, t); unit += clusters) {
-            const float *b_scale =
-                g.b_scale + ((size_t)t.group * scale_rows + t.scale_row) * k_blocks;
+        bool more = tile_find<CLUSTER>(s, g, unit, rank, t);
+        // Lane i holds the scale of k block 32 * j + i; the first 32 are read a tile ahead.
+        const float *b_scale = scale_row(g, t, k_blocks);
+        float next_scales = more && lane < k_blocks ? __ldg(b_scale + lane) : 0, b_scales = 0;
+        while (more) {
             float total[WAVES][64];
-            float b_scales = 0; // lane i: of k block 32 * j + i
+            bool second = WAVES > 1 && t.row_end - t.row > 128; // are there rows for another wave?
+            uint32_t a_scale_tile = a_scales + (t.row & 3) * 4;
 #pragma unroll
             for (int w = 0; w < WAVES; w++)
 #pragma unroll
                 for (int i = 0; i < 64; i++)
                     total[w][i] = 0;
-            for (int kb = 0; kb < k_blocks; kb++, step++) {
-                int stage = step % STAGES;
-                if (kb % 32 == 0)
-                    b_scales = kb + lane < k_blocks ? __ldg(b_scale + kb + lane) : 0;
+            for (int kb = 0; kb < k_blocks; kb++) {
+                uint64_t a = a_first + stage * (sizeof s.a[0] / 16);
+                uint64_t b = b_first + stage * (sizeof s.b[0] / 16);
+                uint32_t a_scale = a_scale_tile + stage * (uint32_t)sizeof s.a_scale[0];
+                if (kb % 32 == 0) {
+                    b_scales = next_scales;
+                    if (kb + 32 + lane < k_blocks)
+                        next_scales = __ldg(b_scale + kb + 32 + lane);
+                }
                 float scale_b = __shfl_sync(0xffffffff, b_scales, kb % 32);
-                mbarrier_wait(&s.full[stage], step / STAGES & 1);
+                mbarrier_wait(full + stage * 8, phase);
 #pragma unroll
                 for (int w = 0; w < WAVES; w++) {
-                    int row = (w * MATH_GROUPS + math) * 64;
-                    float sum[64];
-                    uint64_t a = wgmma_descriptor(s.a[stage] + row * TILE_K);
-                    uint64_t b = wgmma_descriptor(s.b[stage]);
-                    const float *a_scale =
-                        s.a_scale[stage] + (t.row & 3) + row + quarter * 16 + lane / 4;
-                    float scale_0 = a_scale[0] * scale_b, scale_1 = a_scale[8] * scale_b;
+                    if (w == 0 || second) {
+                        float sum[64];
+                        float scale_0 = shared_load(a_scale + w * 512);
+                        float scale_1 = shared_load(a_scale + w * 512 + 32);
 #pragma unroll
-                    for (int i = 0; i < 64; i++)
-                        accumulator_fence(sum[i]);
-                    wgmma_fence();
+                        for (int i = 0; i < 64; i++)
+                            accumulator_fence(sum[i]);
+                        wgmma_fence();
 #pragma unroll
-                    for (int k = 0; k < TILE_K / 32; k++)
-                        wgmma_m64n128k32_e4m3(sum, a + k * 2, b + k * 2, k > 0);
-                    wgmma_commit();
+                        for (int k = 0; k < TILE_K / 32; k++)
+                            wgmma_m64n128k32_e4m3(sum, a + w * (128 * TILE_K / 16) + k * 2,
+                                                  b + k * 2, k > 0);
+                        wgmma_commit();
 #pragma unroll
-                    for (int i = 0; i < 64; i++)
-                        accumulator_fence(sum[i]);
-                    wgmma_wait<0>();
-                    if (w == WAVES - 1) { // the stage has been read
-                        if (CLUSTER > 1) {
-                            if (lane < CLUSTER)
-                                mbarrier_arrive_cluster(&s.empty[stage], lane);
-                        } else if (lane == 0) {
-                            mbarrier_arrive(&s.empty[stage]);
+                        for (int i = 0; i < 64; i++)
+                            accumulator_fence(sum[i]);
+                        scale_0 *= scale_b;
+                        scale_1 *= scale_b;
+                        wgmma_wait<0>();
+                        if (w == WAVES - 1 || !second)
+                            stage_release<CLUSTER>(empty + stage * 8);
+#pragma unroll
+                        for (int i = 0; i < 16; i++) {
+                            total[w][i * 4] += scale_0 * sum[i * 4];
+                            total[w][i * 4 + 1] += scale_0 * sum[i * 4 + 1];
+                            total[w][i * 4 + 2] += scale_1 * sum[i * 4 + 2];
+                            total[w][i * 4 + 3] += scale_1 * sum[i * 4 + 3];
                         }
                     }
-#pragma unroll
-                    for (int i = 0; i < 16; i++) {
-                        total[w][i * 4] += scale_0 * sum[i * 4];
-                        total[w][i * 4 + 1] += scale_0 * sum[i * 4 + 1];
-                        total[w][i * 4 + 2] += scale_1 * sum[i * 4 + 2];
-                        total[w][i * 4 + 3] += scale_1 * sum[i * 4 + 3];
-                    }
+                }
+                if (++stage == STAGES) {
+                    stage = 0;
+                    phase ^= 1;
                 }
             }
+            int rows = t.row_end - t.row - math * 64 - quarter * 16, columns = t.columns;
+            Out *out = (Out *)g.d + (size_t)(t.row + math * 64 + quarter * 16) * g.n + t.column;
+            bool whole_pieces = g.n % (16 / sizeof(Out)) == 0 && t.column % (16 / sizeof(Out)) == 0;
+            more = tile_find<CLUSTER>(s, g, unit += clusters, rank, t);
+            b_scale = scale_row(g, t, k_blocks);
+            next_scales = more && lane < k_blocks ? __ldg(b_scale + lane) : 0;
 #pragma unroll
-            for (int w = 0; w < WAVES; w++) {
-                int row = t.row + (w * MATH_GROUPS + math) * 64 + quarter * 16;
-                warp_store(total[w], s.out[math * 4 + quarter], (Out *)g.d, g.n, row, t.row_end,
-                           t.column, t.columns);
-            }
+            for (int w = 0; w < WAVES; w++)
+                warp_store(total[w], staging, out + (size_t)(w * 128) * g.n, g.n, rows - w * 128,
+                           columns, whole_pieces);
         }
     }
     if (CLUSTER > 1)

@@ -13,9 +13,9 @@ static __device__ __forceinline__ uint32_t smem_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-static __device__ __forceinline__ void mbarrier_init(uint64_t *bar, uint32_t arrivals)
+static __device__ __forceinline__ void mbarrier_init(uint32_t bar, uint32_t arrivals)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_address(bar)), "r"(arrivals));
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals));
 }
 
 // Makes initialised barriers visible to the copy engine and to the cluster.
@@ -24,40 +24,39 @@ static __device__ __forceinline__ void mbarrier_init_fence()
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-static __device__ __forceinline__ void mbarrier_arrive(uint64_t *bar)
+static __device__ __forceinline__ void mbarrier_arrive(uint32_t bar)
 {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_address(bar)) : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 
 // Arrives at the same barrier of another block of the cluster.
-static __device__ __forceinline__ void mbarrier_arrive_cluster(uint64_t *bar, uint32_t rank)
+static __device__ __forceinline__ void mbarrier_arrive_cluster(uint32_t bar, uint32_t rank)
 {
     asm volatile("{\n"
                  ".reg .b32 remote;\n"
                  "mapa.shared::cluster.u32 remote, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
-                 "}" ::"r"(smem_address(bar)),
+                 "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+                 "}" ::"r"(bar),
                  "r"(rank)
                  : "memory");
 }
 
-static __device__ __forceinline__ void mbarrier_arrive_expect(uint64_t *bar, uint32_t bytes)
+static __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t bar, uint32_t bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_address(bar)),
-                 "r"(bytes)
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
                  : "memory");
 }
 
-static __device__ __forceinline__ void mbarrier_wait(uint64_t *bar, uint32_t parity)
+static __device__ __forceinline__ void mbarrier_wait(uint32_t bar, uint32_t parity)
 {
     asm volatile("{\n"
                  ".reg .pred done;\n"
                  "again:\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
                  "@done bra finished;\n"
                  "bra again;\n"
                  "finished:\n"
-                 "}" ::"r"(smem_address(bar)),
+                 "}" ::"r"(bar),
                  "r"(parity)
                  : "memory");
 }
@@ -68,32 +67,33 @@ static __device__ __forceinline__ void tensor_map_prefetch(const CUtensorMap *ma
 }
 
 // Box at (x, y) of a two-dimensional tensor into shared memory, counted by bar.
-static __device__ __forceinline__ void tensor_load(void *to, const CUtensorMap *map, int x, int y,
-                                                   uint64_t *bar)
+static __device__ __forceinline__ void tensor_load(uint32_t to, const CUtensorMap *map, int x,
+                                                   int y, uint32_t bar)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4}], [%2];" ::"r"(smem_address(to)),
-                 "l"(map), "r"(smem_address(bar)), "r"(x), "r"(y)
+                 "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(x), "r"(y)
                  : "memory");
 }
 
 // The same into the same place of every block of the cluster whose bit is set in mask.
-static __device__ __forceinline__ void
-tensor_load_multicast(void *to, const CUtensorMap *map, int x, int y, uint64_t *bar, uint16_t mask)
+static __device__ __forceinline__ void tensor_load_multicast(uint32_t to, const CUtensorMap *map,
+                                                             int x, int y, uint32_t bar,
+                                                             uint16_t mask)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(smem_address(to)),
-                 "l"(map), "r"(smem_address(bar)), "r"(x), "r"(y), "h"(mask)
+                 ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(x), "r"(y), "h"(mask)
                  : "memory");
 }
 
 // bytes of plain memory, both ends and the size aligned to 16, counted by bar.
-static __device__ __forceinline__ void bulk_load(void *to, const void *from, uint32_t bytes,
-                                                 uint64_t *bar)
+static __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, uint32_t bytes,
+                                                 uint32_t bar)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];" ::"r"(smem_address(to)),
-                 "l"(from), "r"(bytes), "r"(smem_address(bar))
+                 "[%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(bar)
                  : "memory");
 }
 
@@ -121,10 +121,32 @@ template <int N> static __device__ __forceinline__ void registers_take()
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-// Descriptor of a K-major tile whose rows are 128 bytes, swizzled by 128 bytes; 8 rows a group.
-static __device__ __forceinline__ uint64_t wgmma_descriptor(const void *tile)
+static __device__ __forceinline__ float shared_load(uint32_t address)
 {
-    uint64_t address = (smem_address(tile) & 0x3ffff) >> 4;
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address));
+    return x;
+}
+
+static __device__ __forceinline__ uint4 shared_load_16(uint32_t address)
+{
+    uint4 x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(address)
+                 : "memory");
+    return x;
+}
+
+static __device__ __forceinline__ void shared_store_8(uint32_t address, float a, float b)
+{
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
+}
+
+// Descriptor of a K-major tile whose rows are 128 bytes, swizzled by 128 bytes; 8 rows a group.
+static __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t tile)
+{
+    uint64_t address = (tile & 0x3ffff) >> 4;
     return address | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
