@@ -196,7 +196,8 @@ __global__ __launch_bounds__(THREADS,
     int rank = CLUSTER > 1 ? (int)cluster_rank() : 0;
     int k_blocks = (g.k + TILE_K - 1) / TILE_K;
     int clusters = gridDim.x / CLUSTER, first_unit = blockIdx.x / CLUSTER;
-    int warpgroup = threadIdx.x / 128, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), warpgroup = warp / 4,
+        lane = threadIdx.x % 32;
 
     if (warp == 0) {
         // Row tiles before each group: a scan over all groups, 32 at a time.
@@ -281,8 +282,7 @@ __global__ __launch_bounds__(THREADS,
     } else {
         registers_take<232>();
         int math = warpgroup - 1, quarter = warp % 4, unit = first_unit, stage = 0, phase = 0;
-        uint64_t a_first = wgmma_descriptor(base + offsetof(Shared, a) + math * 64 * TILE_K);
-        uint64_t b_first = wgmma_descriptor(base + offsetof(Shared, b));
+        uint32_t a_first = base + offsetof(Shared, a) + math * 64 * TILE_K;
         uint32_t staging = base + offsetof(Shared, out) + (warp - 4) * sizeof s.out[0];
         uint32_t a_scales =
             base + offsetof(Shared, a_scale) + (math * 64 + quarter * 16 + lane / 4) * 4;
@@ -301,8 +301,9 @@ __global__ __launch_bounds__(THREADS,
                 for (int i = 0; i < 64; i++)
                     total[w][i] = 0;
             for (int kb = 0; kb < k_blocks; kb++) {
-                uint64_t a = a_first + stage * (sizeof s.a[0] / 16);
-                uint64_t b = b_first + stage * (sizeof s.b[0] / 16);
+                uint32_t a = wgmma_descriptor(a_first + stage * (uint32_t)sizeof s.a[0]);
+                uint32_t b =
+                    wgmma_descriptor(base + offsetof(Shared, b) + stage * (uint32_t)sizeof s.b[0]);
                 uint32_t a_scale = a_scale_tile + stage * (uint32_t)sizeof s.a_scale[0];
                 if (kb % 32 == 0) {
                     b_scales = next_scales;

@@ -143,11 +143,12 @@ static __device__ __forceinline__ void shared_store_8(uint32_t address, float a,
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
 }
 
-// Descriptor of a K-major tile whose rows are 128 bytes, swizzled by 128 bytes; 8 rows a group.
-static __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t tile)
+// Low half of the descriptor of a K-major tile whose rows are 128 bytes, swizzled by 128 bytes, 8
+// rows a group; adding bytes / 16 moves it. The high half is the same for all such tiles. The value
+// is broadcast so that the compiler keeps it, and what is added to it, in uniform registers.
+static __device__ __forceinline__ uint32_t wgmma_descriptor(uint32_t tile)
 {
-    uint64_t address = (tile & 0x3ffff) >> 4;
-    return address | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+    return __shfl_sync(0xffffffff, (tile & 0x3ffff) >> 4 | 1 << 16, 0);
 }
 
 static __device__ __forceinline__ void wgmma_fence()
@@ -172,18 +173,21 @@ static __device__ __forceinline__ void accumulator_fence(float &x)
 }
 
 // d[64x128] = (accumulate ? d : 0) + A[64x32] B[128x32]^T, e4m3, both from shared memory.
-static __device__ __forceinline__ void wgmma_m64n128k32_e4m3(float (&d)[64], uint64_t a, uint64_t b,
+static __device__ __forceinline__ void wgmma_m64n128k32_e4m3(float (&d)[64], uint32_t a, uint32_t b,
                                                              bool accumulate)
 {
     asm volatile("{\n"
                  ".reg .pred p;\n"
+                 ".reg .b64 da, db;\n"
                  "setp.ne.b32 p, %66, 0;\n"
+                 "mov.b64 da, {%64, 0x40000040};\n"
+                 "mov.b64 db, {%65, 0x40000040};\n"
                  "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 "
                  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-                 "%64, %65, p, 1, 1;\n"
+                 "da, db, p, 1, 1;\n"
                  "}"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
                    "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
@@ -196,7 +200,7 @@ static __device__ __forceinline__ void wgmma_m64n128k32_e4m3(float (&d)[64], uin
                    "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),
                    "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
                    "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-                 : "l"(a), "l"(b), "r"((int)accumulate));
+                 : "r"(a), "r"(b), "r"((int)accumulate));
 }
 
 // Four 8x8 matrices of 16-bit values from registers to shared memory; lane i gives row i's address.
