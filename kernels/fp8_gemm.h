@@ -13,6 +13,7 @@ extern "C" {
 
 // For each group g and its rows r in [offsets[g], offsets[g + 1]):
 //   d[r, n] = sum over k of (a[r, k] a_scale[k / 128, r]) (b[g, n, k] b_scale[g, s(n), k / 128])
+//           + lora_scale * sum over j of s[r, j] lora_b[g, n, j]
 // with fp32 accumulation, promoted out of the tensor core every 128 of k. s(n) counts blocks of 128
 // rows of b, starting anew at every part (q, k, v; gate, up).
 // All pointers are the device's. k is a multiple of 16. Rows outside every group are not written.
@@ -23,7 +24,12 @@ struct fp8_gemm {
     const float *b_scale;   // [groups, sum of ceil(part / 128), ceil(k / 128)]
     const int32_t *offsets; // [groups + 1], offsets[groups] <= rows
     void *d;                // [rows, n] bf16, or fp32 when d_is_float
-    int rows, n, k, groups, a_scale_stride;
+    // The low-rank term; lora_rank 0: none. Ranks that are no multiple of 16 are padded with zeros.
+    const uint16_t *lora_s; // [rows, s_columns] bf16; part p of n uses columns p * s_part_stride on
+    const uint16_t *lora_b; // [groups, n, lora_rank] bf16
+    int lora_rank, s_columns, s_part_stride; // multiples of 16
+    float lora_scale;
+    int rows, n, k, groups, a_pitch, a_scale_stride;
     int parts, part_rows[FP8_GEMM_PARTS]; // sum = n
     int d_is_float;
 };

@@ -21,6 +21,7 @@
 #define MATH_GROUPS 2
 #define THREADS     (128 * (1 + MATH_GROUPS))
 #define GROUPS_MOST 256
+#define TILE_RANK   64  // bf16 columns of a swizzled row
 #define CHUNK_BYTES 128 // of a row that a warp stages at once on the way out
 
 struct gemm_arguments {
@@ -31,6 +32,8 @@ struct gemm_arguments {
     int n, k, groups;
     int n_tiles; // of all parts
     int parts, part_rows[FP8_GEMM_PARTS];
+    int lora_rank, s_part_stride;
+    float lora_scale;
 };
 
 template <int WAVES, int STAGES> struct shared_memory {
@@ -48,7 +51,7 @@ struct tile {
     int row, row_end; // rows of a and d
     int group;
     int column, columns; // rows of b within the group, columns of d
-    int scale_row;       // of b_scale within the group
+    int part, scale_row; // part of n; row of b_scale within the group
 };
 
 // The tile of a unit of work: column pairs vary fastest within a strip of row tiles, so that the
@@ -82,6 +85,7 @@ static __device__ __forceinline__ bool tile_find(const Shared &s, const gemm_arg
     for (int p = 0; p < g.parts; p++) {
         int tiles = (g.part_rows[p] + TILE_N - 1) / TILE_N;
         if (n_tile < tiles) {
+            t.part = p;
             t.column = start + n_tile * TILE_N;
             t.columns = min(TILE_N, g.part_rows[p] - n_tile * TILE_N);
             break;
@@ -181,11 +185,47 @@ static __device__ __forceinline__ const float *scale_row(const gemm_arguments &g
     return g.b_scale + ((size_t)t.group * g.n_tiles + t.scale_row) * k_blocks;
 }
 
+// sum = one stage's product of 64 rows by 128 columns, finished.
+static __device__ __forceinline__ void block_product_fp8(float (&sum)[64], uint32_t a, uint32_t b)
+{
+#pragma unroll
+    for (int i = 0; i < 64; i++)
+        accumulator_fence(sum[i]);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < TILE_K / 32; k++)
+        wgmma_m64n128k32_e4m3(sum, a + k * 2, b + k * 2, k > 0);
+    wgmma_commit();
+#pragma unroll
+    for (int i = 0; i < 64; i++)
+        accumulator_fence(sum[i]);
+    wgmma_wait<0>();
+}
+
+// The same of low-rank columns, as many as there are.
+static __device__ __forceinline__ void block_product_bf16(float (&sum)[64], uint32_t a, uint32_t b,
+                                                          int columns)
+{
+#pragma unroll
+    for (int i = 0; i < 64; i++)
+        accumulator_fence(sum[i]);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < TILE_RANK / 16; k++)
+        if (k * 16 < columns)
+            wgmma_m64n128k16_bf16(sum, a + k * 2, b + k * 2, k > 0);
+    wgmma_commit();
+#pragma unroll
+    for (int i = 0; i < 64; i++)
+        accumulator_fence(sum[i]);
+    wgmma_wait<0>();
+}
+
 template <int WAVES, int STAGES, int CLUSTER, typename Out>
-__global__ __launch_bounds__(THREADS,
-                             1) void sm90_fp8_gemm_kernel(const __grid_constant__ CUtensorMap map_a,
-                                                          const __grid_constant__ CUtensorMap map_b,
-                                                          const __grid_constant__ gemm_arguments g)
+__global__ __launch_bounds__(THREADS, 1) void sm90_fp8_gemm_kernel(
+    const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
+    const __grid_constant__ CUtensorMap map_s, const __grid_constant__ CUtensorMap map_lora,
+    const __grid_constant__ gemm_arguments g)
 {
     typedef shared_memory<WAVES, STAGES> Shared;
     extern __shared__ uint8_t raw[];
@@ -195,6 +235,7 @@ __global__ __launch_bounds__(THREADS,
     uint32_t full = base + offsetof(Shared, full), empty = base + offsetof(Shared, empty);
     int rank = CLUSTER > 1 ? (int)cluster_rank() : 0;
     int k_blocks = (g.k + TILE_K - 1) / TILE_K;
+    int blocks = k_blocks + (g.lora_rank + TILE_RANK - 1) / TILE_RANK;
     int clusters = gridDim.x / CLUSTER, first_unit = blockIdx.x / CLUSTER;
     int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), warpgroup = warp / 4,
         lane = threadIdx.x % 32;
@@ -248,21 +289,27 @@ __global__ __launch_bounds__(THREADS,
                 int first = t.row & ~3;
                 const float *a_scale = g.a_scale + first;
                 uint32_t scale_bytes = min(Shared::tile_m + 4, g.a_scale_stride - first) * 4;
-                for (int kb = 0; kb < k_blocks; kb++) {
+                for (int kb = 0; kb < blocks; kb++) {
                     uint32_t bar = full + stage * 8;
-                    mbarrier_wait(empty + stage * 8, phase);
-                    mbarrier_arrive_expect(bar, bytes + scale_bytes);
-                    tensor_load(base + offsetof(Shared, b) + stage * sizeof s.b[0], &map_b,
-                                kb * TILE_K, t.group * g.n + t.column, bar);
                     uint32_t a =
                         base + offsetof(Shared, a) + stage * sizeof s.a[0] + rank * share * TILE_K;
+                    uint32_t b = base + offsetof(Shared, b) + stage * sizeof s.b[0];
+                    bool low_rank = kb >= k_blocks; // the same stage holds 64 columns of bf16
+                    int column = low_rank ? (kb - k_blocks) * TILE_RANK : kb * TILE_K;
+                    int a_column = low_rank ? t.part * g.s_part_stride + column : column;
+                    const CUtensorMap *from_a = low_rank ? &map_s : &map_a;
+                    mbarrier_wait(empty + stage * 8, phase);
+                    mbarrier_arrive_expect(bar, low_rank ? bytes : bytes + scale_bytes);
+                    tensor_load(b, low_rank ? &map_lora : &map_b, column, t.group * g.n + t.column,
+                                bar);
                     if (CLUSTER > 1)
-                        tensor_load_multicast(a, &map_a, kb * TILE_K, t.row + rank * share, bar,
+                        tensor_load_multicast(a, from_a, a_column, t.row + rank * share, bar,
                                               (1 << CLUSTER) - 1);
                     else
-                        tensor_load(a, &map_a, kb * TILE_K, t.row, bar);
-                    bulk_load(base + offsetof(Shared, a_scale) + stage * sizeof s.a_scale[0],
-                              a_scale + (size_t)kb * g.a_scale_stride, scale_bytes, bar);
+                        tensor_load(a, from_a, a_column, t.row, bar);
+                    if (!low_rank)
+                        bulk_load(base + offsetof(Shared, a_scale) + stage * sizeof s.a_scale[0],
+                                  a_scale + (size_t)kb * g.a_scale_stride, scale_bytes, bar);
                     if (++stage == STAGES) {
                         stage = 0;
                         phase ^= 1;
@@ -300,7 +347,7 @@ __global__ __launch_bounds__(THREADS,
 #pragma unroll
                 for (int i = 0; i < 64; i++)
                     total[w][i] = 0;
-            for (int kb = 0; kb < k_blocks; kb++) {
+            for (int kb = 0; kb < blocks; kb++) {
                 uint32_t a = wgmma_descriptor(a_first + stage * (uint32_t)sizeof s.a[0]);
                 uint32_t b =
                     wgmma_descriptor(base + offsetof(Shared, b) + stage * (uint32_t)sizeof s.b[0]);
@@ -315,24 +362,16 @@ __global__ __launch_bounds__(THREADS,
 #pragma unroll
                 for (int w = 0; w < WAVES; w++) {
                     if (w == 0 || second) {
-                        float sum[64];
-                        float scale_0 = shared_load(a_scale + w * 512);
-                        float scale_1 = shared_load(a_scale + w * 512 + 32);
-#pragma unroll
-                        for (int i = 0; i < 64; i++)
-                            accumulator_fence(sum[i]);
-                        wgmma_fence();
-#pragma unroll
-                        for (int k = 0; k < TILE_K / 32; k++)
-                            wgmma_m64n128k32_e4m3(sum, a + w * (128 * TILE_K / 16) + k * 2,
-                                                  b + k * 2, k > 0);
-                        wgmma_commit();
-#pragma unroll
-                        for (int i = 0; i < 64; i++)
-                            accumulator_fence(sum[i]);
-                        scale_0 *= scale_b;
-                        scale_1 *= scale_b;
-                        wgmma_wait<0>();
+                        uint32_t a_wave = a + w * (128 * TILE_K / 16);
+                        float sum[64], scale_0 = g.lora_scale, scale_1 = g.lora_scale;
+                        if (kb < k_blocks) {
+                            scale_0 = shared_load(a_scale + w * 512) * scale_b;
+                            scale_1 = shared_load(a_scale + w * 512 + 32) * scale_b;
+                            block_product_fp8(sum, a_wave, b);
+                        } else {
+                            block_product_bf16(sum, a_wave, b,
+                                               g.lora_rank - (kb - k_blocks) * TILE_RANK);
+                        }
                         if (w == WAVES - 1 || !second)
                             stage_release<CLUSTER>(empty + stage * 8);
 #pragma unroll
@@ -395,16 +434,26 @@ static int launch(const struct fp8_gemm *x, const gemm_arguments &g, cudaStream_
     typedef shared_memory<WAVES, STAGES> Shared;
     auto kernel = sm90_fp8_gemm_kernel<WAVES, STAGES, CLUSTER, Out>;
     constexpr int bytes = sizeof(Shared) + 1024;
-    CUtensorMap a, b;
+    CUtensorMap a, b, low_rank_a, low_rank_b;
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute[1];
     int device, processors, rc;
 
     static_assert(bytes <= 232448, "shared memory of a block");
-    if ((rc = map_encode(&a, CU_TENSOR_MAP_DATA_TYPE_UINT8, x->a, x->k, x->rows, x->k, TILE_K,
+    if ((rc = map_encode(&a, CU_TENSOR_MAP_DATA_TYPE_UINT8, x->a, x->k, x->rows, x->a_pitch, TILE_K,
                          Shared::tile_m / CLUSTER, CU_TENSOR_MAP_SWIZZLE_128B)) ||
         (rc = map_encode(&b, CU_TENSOR_MAP_DATA_TYPE_UINT8, x->b, x->k, (uint64_t)x->groups * x->n,
                          x->k, TILE_K, TILE_N, CU_TENSOR_MAP_SWIZZLE_128B)))
+        return rc;
+    low_rank_a = a; // valid, never read without a low-rank term
+    low_rank_b = b;
+    if (x->lora_rank &&
+        ((rc = map_encode(&low_rank_a, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, x->lora_s, x->s_columns,
+                          x->rows, (uint64_t)x->s_columns * 2, TILE_RANK, Shared::tile_m / CLUSTER,
+                          CU_TENSOR_MAP_SWIZZLE_128B)) ||
+         (rc = map_encode(&low_rank_b, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, x->lora_b, x->lora_rank,
+                          (uint64_t)x->groups * x->n, (uint64_t)x->lora_rank * 2, TILE_RANK, TILE_N,
+                          CU_TENSOR_MAP_SWIZZLE_128B))))
         return rc;
     if ((rc = cudaGetDevice(&device)) ||
         (rc = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) ||
@@ -419,7 +468,7 @@ static int launch(const struct fp8_gemm *x, const gemm_arguments &g, cudaStream_
     config.stream = stream;
     config.attrs = attribute;
     config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, a, b, g);
+    return cudaLaunchKernelEx(&config, kernel, a, b, low_rank_a, low_rank_b, g);
 }
 
 template <typename Out>
@@ -436,14 +485,26 @@ static int dispatch(const struct fp8_gemm *x, const gemm_arguments &g, cudaStrea
 
 extern "C" int sm90_fp8_gemm(const struct fp8_gemm *x, void *stream)
 {
-    gemm_arguments g = {x->a_scale, x->b_scale, x->offsets, x->d, x->a_scale_stride, x->n, x->k,
-                        x->groups,  0,          x->parts,   {0}};
+    gemm_arguments g = {};
 
     if (x->groups < 1 || x->groups > GROUPS_MOST || x->k % 16 || x->a_scale_stride % 4 ||
-        x->parts < 1 || x->parts > FP8_GEMM_PARTS)
+        x->parts < 1 || x->parts > FP8_GEMM_PARTS || x->a_pitch % 16 || x->lora_rank % 16 ||
+        x->s_columns % 16 || x->s_part_stride % 16)
         return cudaErrorInvalidValue;
     if (x->rows == 0)
         return 0;
+    g.a_scale = x->a_scale;
+    g.b_scale = x->b_scale;
+    g.offsets = x->offsets;
+    g.d = x->d;
+    g.a_scale_stride = x->a_scale_stride;
+    g.n = x->n;
+    g.k = x->k;
+    g.groups = x->groups;
+    g.parts = x->parts;
+    g.lora_rank = x->lora_rank;
+    g.s_part_stride = x->s_part_stride;
+    g.lora_scale = x->lora_scale;
     for (int p = 0; p < x->parts; p++) {
         g.part_rows[p] = x->part_rows[p];
         g.n_tiles += (x->part_rows[p] + TILE_N - 1) / TILE_N;

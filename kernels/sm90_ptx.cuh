@@ -203,6 +203,37 @@ static __device__ __forceinline__ void wgmma_m64n128k32_e4m3(float (&d)[64], uin
                  : "r"(a), "r"(b), "r"((int)accumulate));
 }
 
+// d[64x128] = (accumulate ? d : 0) + A[64x16] B[128x16]^T, bf16, both from shared memory.
+static __device__ __forceinline__ void wgmma_m64n128k16_bf16(float (&d)[64], uint32_t a, uint32_t b,
+                                                             bool accumulate)
+{
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 ".reg .b64 da, db;\n"
+                 "setp.ne.b32 p, %66, 0;\n"
+                 "mov.b64 da, {%64, 0x40000040};\n"
+                 "mov.b64 db, {%65, 0x40000040};\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+                 "da, db, p, 1, 1, 0, 0;\n"
+                 "}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
+                   "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+                   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+                   "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
+                   "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
+                   "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+                   "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),
+                   "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
+                   "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+                 : "r"(a), "r"(b), "r"((int)accumulate));
+}
+
 // Four 8x8 matrices of 16-bit values from registers to shared memory; lane i gives row i's address.
 static __device__ __forceinline__ void stmatrix_x4(uint32_t address, uint32_t a, uint32_t b,
                                                    uint32_t c, uint32_t d)

@@ -58,6 +58,19 @@ static __device__ float decode(uint8_t x)
     return __half2float(__half(__nv_cvt_fp8_to_halfraw(x, __NV_E4M3)));
 }
 
+static __device__ float bf16(uint16_t x)
+{
+    return __uint_as_float((uint32_t)x << 16);
+}
+
+__global__ static void fill_bf16(uint16_t *p, size_t n, float size, uint64_t seed)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
+        p[i] =
+            __bfloat16_as_ushort(__float2bfloat16(size * (2.0f * mix(seed + i) * 0x1p-32f - 1.0f)));
+}
+
 // Sums of squares of reference and difference, per row of d.
 __global__ static void compare(struct fp8_gemm g, double *row_reference, double *row_difference)
 {
@@ -81,13 +94,17 @@ __global__ static void compare(struct fp8_gemm g, double *row_reference, double 
             float inner = 0; // exact enough: 128 products of 8 bits
             double block = 0;
             for (int k = kb * 128; k < min(g.k, kb * 128 + 128); k++) {
-                inner = decode(g.a[(size_t)row * g.k + k]) *
+                inner = decode(g.a[(size_t)row * g.a_pitch + k]) *
                         decode(g.b[((size_t)group * g.n + n) * g.k + k]);
                 block += inner;
             }
             sum += block * g.a_scale[(size_t)kb * g.a_scale_stride + row] *
                    g.b_scale[((size_t)group * scale_rows + scale_row) * k_blocks + kb];
         }
+        for (int j = 0; j < g.lora_rank; j++)
+            sum += (double)g.lora_scale *
+                   bf16(g.lora_s[(size_t)row * g.s_columns + part * g.s_part_stride + j]) *
+                   bf16(g.lora_b[((size_t)group * g.n + n) * g.lora_rank + j]);
         double got = g.d_is_float
                          ? ((float *)g.d)[(size_t)row * g.n + n]
                          : (double)__bfloat162float(((__nv_bfloat16 *)g.d)[(size_t)row * g.n + n]);
@@ -115,7 +132,7 @@ struct problem {
 };
 
 static problem problem_make(std::vector<int> counts, int spare, int n, int k, int parts,
-                            bool as_float)
+                            bool as_float, int rank, bool shared_s)
 {
     problem p;
     memset(&p.g, 0, sizeof p.g);
@@ -126,6 +143,11 @@ static problem problem_make(std::vector<int> counts, int spare, int n, int k, in
     p.g.n = n;
     p.g.k = k;
     p.g.groups = (int)counts.size();
+    p.g.a_pitch = k + 16;
+    p.g.lora_rank = rank;
+    p.g.s_part_stride = shared_s ? 0 : rank;
+    p.g.s_columns = shared_s ? rank : rank * parts;
+    p.g.lora_scale = 1.7f;
     p.g.a_scale_stride = (p.g.rows + 3) / 4 * 4;
     p.g.parts = parts;
     p.g.d_is_float = as_float;
@@ -134,7 +156,7 @@ static problem problem_make(std::vector<int> counts, int spare, int n, int k, in
         p.g.part_rows[i] = n / parts;
         scale_rows += (n / parts + 127) / 128;
     }
-    size_t a = (size_t)p.g.rows * k, b = (size_t)p.g.groups * n * k;
+    size_t a = (size_t)p.g.rows * p.g.a_pitch, b = (size_t)p.g.groups * n * k;
     size_t as = (size_t)k_blocks * p.g.a_scale_stride,
            bs = (size_t)p.g.groups * scale_rows * k_blocks;
     p.d_bytes = (size_t)p.g.rows * n * (as_float ? 4 : 2);
@@ -155,6 +177,18 @@ static problem problem_make(std::vector<int> counts, int spare, int n, int k, in
     CUDA_CHECK(cudaMemcpy(po, p.offsets.data(), p.offsets.size() * 4, cudaMemcpyHostToDevice));
     CUDA_CHECK(cudaMemset(p.g.d, 0xff, p.d_bytes)); // NaN
     CUDA_CHECK(cudaDeviceSynchronize());
+    if (rank) {
+        size_t s = (size_t)p.g.rows * p.g.s_columns, lb = (size_t)p.g.groups * n * rank;
+        uint16_t *ps, *plb;
+        CUDA_CHECK(cudaMalloc(&ps, s * 2));
+        CUDA_CHECK(cudaMalloc(&plb, lb * 2));
+        // About the size of the base product, so that neither hides the other.
+        fill_bf16<<<1024, 256>>>(ps, s, 3000, seed += 1ull << 40);
+        fill_bf16<<<1024, 256>>>(plb, lb, 4, seed += 1ull << 40);
+        CUDA_CHECK(cudaDeviceSynchronize());
+        p.g.lora_s = ps;
+        p.g.lora_b = plb;
+    }
     p.g.a = pa;
     p.g.b = pb;
     p.g.a_scale = pas;
@@ -170,13 +204,15 @@ static void problem_free(problem &p)
     cudaFree((void *)p.g.a_scale);
     cudaFree((void *)p.g.b_scale);
     cudaFree((void *)p.g.offsets);
+    cudaFree((void *)p.g.lora_s);
+    cudaFree((void *)p.g.lora_b);
     cudaFree(p.g.d);
 }
 
 static void check(const char *name, std::vector<int> counts, int spare, int n, int k, int parts,
-                  bool as_float)
+                  bool as_float, int rank = 0, bool shared_s = true)
 {
-    problem p = problem_make(counts, spare, n, k, parts, as_float);
+    problem p = problem_make(counts, spare, n, k, parts, as_float, rank, shared_s);
     int rows = p.offsets.back();
     double *reference, *difference, total_reference = 0, total_difference = 0, worst = 0;
     bool good = true;
@@ -202,14 +238,14 @@ static void check(const char *name, std::vector<int> counts, int spare, int n, i
     for (uint8_t t : tail)
         good = good && t == 0xff;
     (good ? passed : failed)++;
-    printf("%s %d - %s n %d k %d %s: error %.2e, worst row %.2e\n", good ? "ok" : "not ok",
-           passed + failed, name, n, k, as_float ? "fp32" : "bf16", error, sqrt(worst));
+    printf("%s %d - %s n %d k %d rank %d %s: error %.2e, worst row %.2e\n", good ? "ok" : "not ok",
+           passed + failed, name, n, k, rank, as_float ? "fp32" : "bf16", error, sqrt(worst));
     cudaFree(reference);
     cudaFree(difference);
     problem_free(p);
 }
 
-static void time_shape(const char *name, int groups, int rows, int n, int k)
+static void time_shape(const char *name, int groups, int rows, int n, int k, int rank = 0)
 {
     std::vector<problem> sets;
     std::vector<float> times;
@@ -220,7 +256,8 @@ static void time_shape(const char *name, int groups, int rows, int n, int k)
     CUDA_CHECK(cudaEventCreate(&start));
     CUDA_CHECK(cudaEventCreate(&stop));
     for (int i = 0; i < count; i++)
-        sets.push_back(problem_make(std::vector<int>(groups, rows / groups), 0, n, k, 1, false));
+        sets.push_back(
+            problem_make(std::vector<int>(groups, rows / groups), 0, n, k, 1, false, rank, true));
     for (int i = 0; i < 60; i++) {
         CUDA_CHECK(cudaEventRecord(start));
         CUDA_CHECK(sm90_fp8_gemm(&sets[i % count].g, NULL));
@@ -258,10 +295,16 @@ int main(int argc, char **argv)
         check("partial blocks, three parts", {1033, 2064}, 1, 600, 208, 3, as_float);
         check("all empty", {0, 0, 0}, 10, 256, 256, 1, as_float);
         check("many groups", std::vector<int>(256, 9), 0, 256, 512, 1, as_float);
+        for (int rank : {16, 48, 112, 128, 256}) {
+            check("low rank", {200, 0, 1500, 3}, 5, 768, 512, 2, as_float, rank);
+            check("low rank, own s a part", {200, 4000}, 0, 512 * 3, 256, 3, as_float, rank, false);
+        }
         check("long k", {300}, 0, 256, 12288, 1, as_float);
     }
     if (argc > 1 && !strcmp(argv[1], "--time")) {
         time_shape("30B EP 8 gate_up", 16, 32768, 1536, 2048);
+        time_shape("30B EP 8 gate_up, rank 16", 16, 32768, 1536, 2048, 16);
+        time_shape("30B EP 8 gate_up, rank 128", 16, 32768, 1536, 2048, 128);
         time_shape("30B EP 8 down", 16, 32768, 2048, 768);
         time_shape("30B EP 8 dX of gate_up", 16, 32768, 2048, 1536);
         time_shape("30B EP 8 dX of down", 16, 32768, 768, 2048);
