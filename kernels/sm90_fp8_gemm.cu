@@ -221,7 +221,7 @@ static __device__ __forceinline__ void block_product_bf16(float (&sum)[64], uint
     wgmma_wait<0>();
 }
 
-template <int WAVES, int STAGES, int CLUSTER, typename Out>
+template <int WAVES, int STAGES, int CLUSTER, bool LOW_RANK, typename Out>
 __global__ __launch_bounds__(THREADS, 1) void sm90_fp8_gemm_kernel(
     const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
     const __grid_constant__ CUtensorMap map_s, const __grid_constant__ CUtensorMap map_lora,
@@ -235,7 +235,7 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_fp8_gemm_kernel(
     uint32_t full = base + offsetof(Shared, full), empty = base + offsetof(Shared, empty);
     int rank = CLUSTER > 1 ? (int)cluster_rank() : 0;
     int k_blocks = (g.k + TILE_K - 1) / TILE_K;
-    int blocks = k_blocks + (g.lora_rank + TILE_RANK - 1) / TILE_RANK;
+    int blocks = k_blocks + (LOW_RANK ? (g.lora_rank + TILE_RANK - 1) / TILE_RANK : 0);
     int clusters = gridDim.x / CLUSTER, first_unit = blockIdx.x / CLUSTER;
     int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), warpgroup = warp / 4,
         lane = threadIdx.x % 32;
@@ -294,7 +294,8 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_fp8_gemm_kernel(
                     uint32_t a =
                         base + offsetof(Shared, a) + stage * sizeof s.a[0] + rank * share * TILE_K;
                     uint32_t b = base + offsetof(Shared, b) + stage * sizeof s.b[0];
-                    bool low_rank = kb >= k_blocks; // the same stage holds 64 columns of bf16
+                    bool low_rank =
+                        LOW_RANK && kb >= k_blocks; // the same stage holds 64 columns of bf16
                     int column = low_rank ? (kb - k_blocks) * TILE_RANK : kb * TILE_K;
                     int a_column = low_rank ? t.part * g.s_part_stride + column : column;
                     const CUtensorMap *from_a = low_rank ? &map_s : &map_a;
@@ -364,7 +365,7 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_fp8_gemm_kernel(
                     if (w == 0 || second) {
                         uint32_t a_wave = a + w * (128 * TILE_K / 16);
                         float sum[64], scale_0 = g.lora_scale, scale_1 = g.lora_scale;
-                        if (kb < k_blocks) {
+                        if (!LOW_RANK || kb < k_blocks) {
                             scale_0 = shared_load(a_scale + w * 512) * scale_b;
                             scale_1 = shared_load(a_scale + w * 512 + 32) * scale_b;
                             block_product_fp8(sum, a_wave, b);
@@ -428,11 +429,11 @@ static int map_encode(CUtensorMap *map, CUtensorMapDataType type, const void *ba
                : cudaErrorInvalidValue;
 }
 
-template <int WAVES, int STAGES, int CLUSTER, typename Out>
+template <int WAVES, int STAGES, int CLUSTER, bool LOW_RANK, typename Out>
 static int launch(const struct fp8_gemm *x, const gemm_arguments &g, cudaStream_t stream)
 {
     typedef shared_memory<WAVES, STAGES> Shared;
-    auto kernel = sm90_fp8_gemm_kernel<WAVES, STAGES, CLUSTER, Out>;
+    auto kernel = sm90_fp8_gemm_kernel<WAVES, STAGES, CLUSTER, LOW_RANK, Out>;
     constexpr int bytes = sizeof(Shared) + 1024;
     CUtensorMap a, b, low_rank_a, low_rank_b;
     cudaLaunchConfig_t config = {};
@@ -471,7 +472,7 @@ static int launch(const struct fp8_gemm *x, const gemm_arguments &g, cudaStream_
     return cudaLaunchKernelEx(&config, kernel, a, b, low_rank_a, low_rank_b, g);
 }
 
-template <typename Out>
+template <bool LOW_RANK, typename Out>
 static int dispatch(const struct fp8_gemm *x, const gemm_arguments &g, cudaStream_t stream)
 {
     bool pairs = g.n_tiles % 2 == 0;
@@ -479,8 +480,10 @@ static int dispatch(const struct fp8_gemm *x, const gemm_arguments &g, cudaStrea
     bool tall = x->rows / x->groups >= 1024;
 
     if (tall)
-        return pairs ? launch<2, 4, 2, Out>(x, g, stream) : launch<2, 4, 1, Out>(x, g, stream);
-    return pairs ? launch<1, 5, 2, Out>(x, g, stream) : launch<1, 5, 1, Out>(x, g, stream);
+        return pairs ? launch<2, 4, 2, LOW_RANK, Out>(x, g, stream)
+                     : launch<2, 4, 1, LOW_RANK, Out>(x, g, stream);
+    return pairs ? launch<1, 5, 2, LOW_RANK, Out>(x, g, stream)
+                 : launch<1, 5, 1, LOW_RANK, Out>(x, g, stream);
 }
 
 extern "C" int sm90_fp8_gemm(const struct fp8_gemm *x, void *stream)
@@ -509,6 +512,9 @@ extern "C" int sm90_fp8_gemm(const struct fp8_gemm *x, void *stream)
         g.part_rows[p] = x->part_rows[p];
         g.n_tiles += (x->part_rows[p] + TILE_N - 1) / TILE_N;
     }
-    return x->d_is_float ? dispatch<float>(x, g, (cudaStream_t)stream)
-                         : dispatch<__nv_bfloat16>(x, g, (cudaStream_t)stream);
+    if (x->d_is_float)
+        return x->lora_rank ? dispatch<true, float>(x, g, (cudaStream_t)stream)
+                            : dispatch<false, float>(x, g, (cudaStream_t)stream);
+    return x->lora_rank ? dispatch<true, __nv_bfloat16>(x, g, (cudaStream_t)stream)
+                        : dispatch<false, __nv_bfloat16>(x, g, (cudaStream_t)stream);
 }

@@ -183,8 +183,8 @@ static problem problem_make(std::vector<int> counts, int spare, int n, int k, in
         CUDA_CHECK(cudaMalloc(&ps, s * 2));
         CUDA_CHECK(cudaMalloc(&plb, lb * 2));
         // About the size of the base product, so that neither hides the other.
-        fill_bf16<<<1024, 256>>>(ps, s, 3000, seed += 1ull << 40);
-        fill_bf16<<<1024, 256>>>(plb, lb, 4, seed += 1ull << 40);
+        fill_bf16<<<1024, 256>>>(ps, s, 30, seed += 1ull << 40);
+        fill_bf16<<<1024, 256>>>(plb, lb, 60, seed += 1ull << 40);
         CUDA_CHECK(cudaDeviceSynchronize());
         p.g.lora_s = ps;
         p.g.lora_b = plb;
