@@ -142,7 +142,8 @@ static void validation_line(void **state)
 static void metrics_are_json_lines(void **state)
 {
     char folder[] = "/tmp/fl-train-XXXXXX", path[64], *text, *line, *rest;
-    struct spec spec = {.model = "m\"odel", .global_batch_size = 16};
+    char model[] = "m\"odel";
+    struct spec spec = {.model = model, .global_batch_size = 16};
     struct plan plan = {.layout = {.world = 4, .ep = 2}, .trainable_params_total = 99};
     struct progress p = seed_progress();
     struct validation v = {.iteration = 1, .loss = 2.5, .targets = 7};
@@ -192,7 +193,8 @@ static void launcher_environment(void **state)
         "FP8_LORA_WORLD",       "FP8_LORA_ARGV0", "FP8_LORA_CAP",
         "SLURM_NTASKS",         "SLURM_PROCID",   "OMPI_COMM_WORLD_SIZE",
         "OMPI_COMM_WORLD_RANK", "SLURM_STEP_ID",  "SLURM_LOCALID"};
-    char *by_hand[] = {"core", "job.yaml", NULL}, *flags[] = {"core", "X", "--lr", "1", NULL};
+    char core[] = "core", yaml[] = "job.yaml", x[] = "X", lr[] = "--lr", one[] = "1";
+    char *by_hand[] = {core, yaml, NULL}, *flags[] = {core, x, lr, one, NULL};
     struct launch launch;
     struct fl_error e;
     (void)state;
