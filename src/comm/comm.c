@@ -43,6 +43,11 @@ void comm_destroy(struct comm *comm)
         comm->backend->destroy(comm);
 }
 
+void comm_abandon(struct comm *comm)
+{
+    comm_fail(comm, 0);
+}
+
 int comm_rank(const struct comm *comm)
 {
     return comm->rank;

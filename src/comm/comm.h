@@ -27,6 +27,9 @@ int comm_split(struct comm *comm, int color, int key, struct comm **out, struct 
 // the dead rank, so the process then leaves by _exit.
 void comm_destroy(struct comm *comm);
 
+// This rank gives up alone: the group is dead to it from now on, and its end ends the others.
+void comm_abandon(struct comm *comm);
+
 int comm_rank(const struct comm *comm);
 int comm_size(const struct comm *comm);
 

@@ -79,10 +79,6 @@ static int spec_check(const struct reading *reading, struct fl_error *e)
         return error_set(e, -EINVAL,
                          "%s: micro_batch_size %d x max_length %d is above %d tokens: lower one",
                          source, spec->micro_batch_size, spec->max_length, INT32_MAX);
-    if (spec->global_batch_size % spec->micro_batch_size)
-        return error_set(e, -EINVAL,
-                         "%s: global_batch_size %d is no multiple of micro_batch_size %d", source,
-                         spec->global_batch_size, spec->micro_batch_size);
     return 0;
 }
 

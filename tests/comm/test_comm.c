@@ -3,6 +3,7 @@
 // [killed FILE]]: "killed" has the last rank die while the others wait for it, and FILE, made by
 // it just before, is what their watch sees.
 #include "base/memory.h"
+#include "comm/agree.h"
 #include "comm/comm.h"
 
 #include <errno.h>
@@ -178,6 +179,20 @@ static void groups(void)
     comm_destroy(half);
 }
 
+// Ranks 1 and above fail, each with a text of its own: all learn that of the lowest.
+static void agreement(void)
+{
+    int rank = comm_rank(world), last = comm_size(world) - 1, lowest = last < 1 ? last : 1;
+    int failed = 7, right, rc;
+    struct fl_error e = {0};
+
+    right = comm_agree(world, 0, &failed, &e) == 0 && failed == -1 && !e.text[0];
+    rc = rank < lowest ? 0 : error_set(&e, -EINVAL - rank, "rank %d has no bread", rank);
+    right &= comm_agree(world, rc, &failed, &e) == -EINVAL - lowest && failed == lowest;
+    right &= !strncmp(e.text, "rank ", 5) && atoi(e.text + 5) == lowest;
+    ok(right, "the lowest failing rank's error is everyone's");
+}
+
 static int file_exists(void *context, struct fl_error *e)
 {
     const char *path = context;
@@ -230,6 +245,7 @@ int main(int argc, char **argv)
     exchanges();
     broadcasts();
     groups();
+    agreement();
     rank = comm_rank(world);
     comm_destroy(world);
     if (rank == 0)
