@@ -58,7 +58,7 @@ static int record_tokenise(struct worker *w, const struct record *record, struct
     if (!json) {
         w->failed_line += (size_t)(reason.line > 1 ? reason.line - 1 : 0);
         return error_set(e, -EINVAL,
-                         "not JSON (column %d: %s): write one object a line, or one array",
+                         "not JSON (column %d: %s): write UTF-8, one object a line or one array",
                          reason.column, reason.text);
     }
     rc = format_messages(json, &w->list, e);
