@@ -98,7 +98,8 @@ static void plan_of_seed_job_1(void **state)
     assert_true(plan.bytes[MEMORY_ADAPTERS] == 88866816 * 2);
     assert_true(plan.bytes[MEMORY_GRADIENTS] == 88866816 * 4);
     assert_true(plan.bytes[MEMORY_OPTIMIZER] == 88866816ull * 12);
-    assert_true(term_bytes(&plan, MEMORY_COMMUNICATION, "receive") == 8ull * 16 * 512 * 2048 * 2);
+    // Capacity: 512 rows of every expert and rank, coming back in bf16.
+    assert_true(term_bytes(&plan, MEMORY_COMMUNICATION, "return") == 8 * 16 * 512 * 2048ull * 2);
     sums_check(&plan);
     spec_destroy(spec);
 }
@@ -145,14 +146,14 @@ static void cpu_backend(void **state)
     assert_true(plan.bytes[MEMORY_ADAPTERS] == plan.trainable_params * 4);
     assert_true(plan.bytes[MEMORY_OPTIMIZER] == plan.trainable_params * 8);
     assert_true(term_bytes(&plan, MEMORY_ACTIVATIONS, "layer inputs") == 5 * 100 * 256 * 4);
-    assert_true(term_bytes(&plan, MEMORY_COMMUNICATION, "send") == 100 * 4 * 256 * 4);
-    assert_true(term_bytes(&plan, MEMORY_COMMUNICATION, "receive") == 4 * 100 * 4 * 256 * 4);
+    assert_true(term_bytes(&plan, MEMORY_COMMUNICATION, "dispatch") ==
+                (100 * 4 + 4 * 100 * 4) * 256 * 4);
     sums_check(&plan);
     spec_destroy(spec);
     spec = spec_of("numerics: exact\n");
     check_ok(plan_make(spec, &model, 1, 0, &plan, &e), &e);
     assert_true(plan.cpu);
-    assert_true(plan.bytes[MEMORY_COMMUNICATION] == 0); // one rank keeps its tokens
+    assert_true(term_bytes(&plan, MEMORY_COMMUNICATION, "return") == 2048 * 4 * 256 * 4);
     spec_destroy(spec);
 }
 
@@ -197,16 +198,21 @@ static void capacity_bounds_rows(void **state)
     struct model model = model_of("tiny-qwen3-moe-fp8/config.json");
     static const struct {
         const char *text;
-        uint64_t rows;
+        uint64_t rows, sent;
     } cases[] = {
-        {"max_length: 100\nexpert_model_parallel_size: 8\n", 8 * 100 * 2}, // 2 experts a rank
-        {"max_length: 100\nexpert_model_parallel_size: 4\n", 4 * 100 * 4}, // top 4 of 4
-        {"max_length: 100\nexpert_model_parallel_size: 8\nmoe_expert_capacity_factor: 1\n",
-         8 * 2 * 25},
-        {"max_length: 99\nexpert_model_parallel_size: 8\nmoe_expert_capacity_factor: 1\n",
-         8 * 2 * 25},
-        {"max_length: 100\nexpert_model_parallel_size: 8\nmoe_expert_capacity_factor: 1e6\n",
-         8 * 100 * 2},
+        {"backend: cpu\nmax_length: 100\nexpert_model_parallel_size: 8\n", 8 * 100 * 2,
+         400}, // 2 experts a rank
+        {"backend: cpu\nmax_length: 100\nexpert_model_parallel_size: 4\n", 4 * 100 * 4,
+         400}, // top 4 of 4
+        {"backend: cpu\nmax_length: 100\nexpert_model_parallel_size: "
+         "8\nmoe_expert_capacity_factor: 1\n",
+         8 * 2 * 25, 400},
+        {"backend: cpu\nmax_length: 99\nexpert_model_parallel_size: 8\nmoe_expert_capacity_factor: "
+         "1\n",
+         8 * 2 * 25, 396},
+        {"backend: cpu\nmax_length: 100\nexpert_model_parallel_size: "
+         "8\nmoe_expert_capacity_factor: 1e6\n",
+         8 * 100 * 2, 400},
     };
     struct fl_error e;
     (void)state;
@@ -214,28 +220,35 @@ static void capacity_bounds_rows(void **state)
         struct spec *spec = spec_of(cases[i].text);
         struct plan plan;
         check_ok(plan_make(spec, &model, 8, 0, &plan, &e), &e);
-        assert_true(term_bytes(&plan, MEMORY_COMMUNICATION, "receive") == cases[i].rows * 256 * 2);
+        assert_true(term_bytes(&plan, MEMORY_COMMUNICATION, "dispatch") ==
+                    (cases[i].rows + cases[i].sent) * 256 * 4);
         sums_check(&plan);
         spec_destroy(spec);
     }
 }
 
-static void recompute_keeps_inputs_alone(void **state)
+// The operation with the largest scratch gives the workspace.
+static void workspace_of_the_widest(void **state)
 {
     struct model model = model_of("tiny-qwen3-moe-fp8/config.json");
-    struct spec *full = spec_of("recompute_granularity: full\n");
-    struct spec *none = spec_of("recompute_granularity: none\n");
-    struct plan a, b;
+    struct spec *spec = spec_of("backend: cpu\nlora_rank: 8\nmax_length: 100\n");
+    struct plan plan;
     struct fl_error e;
+    uint64_t scratch = 8 * (256 + 1024) + 256 * (3 * 256 + 2 * 8); // A, B, rows, S
     (void)state;
-    check_ok(plan_make(full, &model, 1, 0, &a, &e), &e);
-    check_ok(plan_make(none, &model, 1, 0, &b, &e), &e);
-    assert_true(term_bytes(&b, MEMORY_ACTIVATIONS, "experts") ==
-                4 * term_bytes(&a, MEMORY_ACTIVATIONS, "experts"));
-    assert_true(term_bytes(&b, MEMORY_ACTIVATIONS, "layer inputs") ==
-                term_bytes(&a, MEMORY_ACTIVATIONS, "layer inputs"));
-    spec_destroy(full);
-    spec_destroy(none);
+    model.vocab = 8192;
+    check_ok(plan_make(spec, &model, 1, 0, &plan, &e), &e);
+    assert_true(term_bytes(&plan, MEMORY_WORKSPACE, "logits") == (100 * 8192 + 256 * 256) * 4);
+    model.vocab = 64;
+    check_ok(plan_make(spec, &model, 1, 0, &plan, &e), &e);
+    assert_true(term_bytes(&plan, MEMORY_WORKSPACE, "gate and up backward") ==
+                (400 * 2 * 256 + 256 * 256 + scratch) * 4);
+    model.expert_width = 8;
+    check_ok(plan_make(spec, &model, 1, 0, &plan, &e), &e);
+    assert_true(term_bytes(&plan, MEMORY_WORKSPACE, "output backward") ==
+                (100 * 256 + 256 * 512 + 8 * (512 + 256) + 256 * (3 * 512 + 2 * 8)) * 4);
+    sums_check(&plan);
+    spec_destroy(spec);
 }
 
 static void cap_and_refusals(void **state)
@@ -272,7 +285,7 @@ int main(void)
         cmocka_unit_test(partial_blocks),
         cmocka_unit_test(targets_and_ties),
         cmocka_unit_test(capacity_bounds_rows),
-        cmocka_unit_test(recompute_keeps_inputs_alone),
+        cmocka_unit_test(workspace_of_the_widest),
         cmocka_unit_test(cap_and_refusals),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
