@@ -240,9 +240,10 @@ static void workspace_of_the_widest(void **state)
     check_ok(plan_make(spec, &model, 1, 0, &plan, &e), &e);
     assert_true(term_bytes(&plan, MEMORY_WORKSPACE, "logits") == (100 * 8192 + 256 * 256) * 4);
     model.vocab = 64;
+    model.expert_width = 512;
     check_ok(plan_make(spec, &model, 1, 0, &plan, &e), &e);
     assert_true(term_bytes(&plan, MEMORY_WORKSPACE, "gate and up backward") ==
-                (400 * 2 * 256 + 256 * 256 + scratch) * 4);
+                (400 * 2 * 1024 + 256 * 256 + scratch) * 4);
     model.expert_width = 8;
     check_ok(plan_make(spec, &model, 1, 0, &plan, &e), &e);
     assert_true(term_bytes(&plan, MEMORY_WORKSPACE, "output backward") ==

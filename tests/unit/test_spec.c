@@ -252,7 +252,7 @@ static void specs_equal(const struct spec *a, const struct spec *b)
     const struct flag *rows = flags_table(&count);
 
     for (size_t i = 0; i < count; i++) {
-        const char *x = (const char *)a + rows[i].offset, *y = (const char *)b + rows[i].offset;
+        const char *x, *y;
         static const size_t sizes[] = {
             [FLAG_BOOL] = sizeof(bool),        [FLAG_INT] = sizeof(int),
             [FLAG_INT64] = sizeof(int64_t),    [FLAG_UINT64] = sizeof(uint64_t),
@@ -261,6 +261,8 @@ static void specs_equal(const struct spec *a, const struct spec *b)
         };
         if (rows[i].offset == FLAG_NOWHERE)
             continue;
+        x = (const char *)a + rows[i].offset;
+        y = (const char *)b + rows[i].offset;
         if (rows[i].type == FLAG_WORD)
             assert_string_equal(*(char *const *)x, *(char *const *)y);
         else if (rows[i].type == FLAG_LIST)
