@@ -153,7 +153,7 @@ static void projection_add(struct loader *l, const struct fp8_matrix *m, int ind
         p.kind = PIECE_FP8;
         scale_locate(l, &p, name);
     } else {
-        p.kind = PIECE_QUANTIZE;
+        p.kind = PIECE_QUANTISE;
         l->quantised++;
         float_check(l, &p,
                     l->model->fp8 ? "F8_E4M3, " FLOATS

@@ -5,7 +5,7 @@
 #include "base/floats.h"
 #include "base/memory.h"
 #include "job/model.h"
-#include "weights/quantize.h"
+#include "weights/quantise.h"
 
 #include <errno.h>
 #include <math.h>
@@ -183,7 +183,7 @@ out:
     return rc;
 }
 
-static int read_quantized(const struct piece *p, uint64_t *bytes, struct fl_error *e)
+static int read_quantised(const struct piece *p, uint64_t *bytes, struct fl_error *e)
 {
     size_t chunk = (p->rows < FP8_BLOCK ? p->rows : FP8_BLOCK) * p->cols;
     uint32_t *raw = memory_zeroed(chunk, sizeof *raw);
@@ -202,7 +202,7 @@ static int read_quantized(const struct piece *p, uint64_t *bytes, struct fl_erro
             rc = refuse_value(p->file, p->tensor, bad / p->cols, bad % p->cols, e);
             break;
         }
-        block_row_quantize(x, (int)rows, (int)p->cols, (uint8_t *)p->data + r * p->cols,
+        block_row_quantise(x, (int)rows, (int)p->cols, (uint8_t *)p->data + r * p->cols,
                            p->scales + r / FP8_BLOCK * blocks(p->cols));
     }
     free(raw);
@@ -215,8 +215,8 @@ int piece_read(const struct piece *piece, uint64_t *bytes, struct fl_error *e)
     switch (piece->kind) {
     case PIECE_FP8:
         return read_fp8(piece, bytes, e);
-    case PIECE_QUANTIZE:
-        return read_quantized(piece, bytes, e);
+    case PIECE_QUANTISE:
+        return read_quantised(piece, bytes, e);
     case PIECE_BF16:
         if (piece->tensor->type == TENSOR_BF16)
             return read_bf16(piece, bytes, e);

@@ -13,14 +13,14 @@ enum piece_kind {
     PIECE_FLOAT,    // BF16, F16 or F32 to float
     PIECE_BF16,     // BF16, F16 or F32 to bfloat16
     PIECE_FP8,      // F8_E4M3 as it is, its scales to float
-    PIECE_QUANTIZE, // BF16, F16 or F32 to e4m3 and scales
+    PIECE_QUANTISE, // BF16, F16 or F32 to e4m3 and scales
 };
 
 struct piece {
     enum piece_kind kind;
     const struct safetensors *file, *scale_file;
     const struct tensor *tensor, *scale; // scale: PIECE_FP8 only, [ceil(N / 128), ceil(cols / 128)]
-    size_t first_row, rows, cols;        // FP8 and QUANTIZE: first_row is a multiple of 128
+    size_t first_row, rows, cols;        // FP8 and QUANTISE: first_row is a multiple of 128
     void *data;                          // where first_row goes
     float *scales;                       // where first_row's scales go
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Floats to e4m3 with one scale for each 128x128 block.
-#include "weights/quantize.h"
+#include "weights/quantise.h"
 
 #include "base/floats.h"
 #include "job/model.h"
@@ -18,7 +18,7 @@ static float block_scale(const float *x, int rows, int cols, int width)
     return amax > 0 ? fmaxf(amax / E4M3_MAX, FLT_MIN) : 1;
 }
 
-void block_row_quantize(const float *x, int rows, int cols, uint8_t *codes, float *scales)
+void block_row_quantise(const float *x, int rows, int cols, uint8_t *codes, float *scales)
 {
     for (int first = 0; first < cols; first += FP8_BLOCK) {
         int width = cols - first < FP8_BLOCK ? cols - first : FP8_BLOCK;
