@@ -56,4 +56,20 @@ extern const float e5m2_values[256];
 uint8_t e4m3_from_float(float x);
 uint8_t e5m2_from_float(float x);
 
+// The value of e4m3_from_float(x), without its byte.
+static inline float e4m3_round(float x)
+{
+    uint32_t u = float_bits(x), magnitude = u & 0x7fffffff, sign = u & 0x80000000;
+    float normal = float_from_bits((magnitude + 0x7ffff + ((magnitude >> 20) & 1)) & 0xfff00000);
+    float subnormal = float_from_bits(magnitude) + 0x1p14f - 0x1p14f; // on a grid of 2^-9
+
+    if (magnitude > 0x7f800000)
+        return x;
+    if (magnitude < 0x3c800000) // 2^-6, the smallest normal
+        normal = subnormal;
+    if (normal > E4M3_MAX)
+        normal = E4M3_MAX;
+    return float_from_bits(float_bits(normal) | sign);
+}
+
 #endif

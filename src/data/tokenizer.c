@@ -152,6 +152,8 @@ int encoder_append(struct encoder *encoder, const char *text, size_t bytes, stru
     size_t good, before = out->count;
     int rc;
 
+    if (bytes == 0)
+        return 0;
     if (bytes > INT32_MAX / 4) // places within a pretoken are int32_t, and form C may be longer
         return error_set(e, -EFBIG, "text of %zu bytes: at most %d; split it", bytes,
                          INT32_MAX / 4);

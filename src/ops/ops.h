@@ -82,8 +82,8 @@ struct ops {
     // Embedding, norms, quantisation.
     int (*embed)(struct ops *ops, const uint16_t *table, const int32_t *ids, int tokens, void *x,
                  struct fl_error *e);
-    // sum = x + delta where delta is given, else x; y = sum / rms(sum) * gain, as stream y and
-    // quantised yq; sum, y and yq may be NULL.
+    // y = s / rms(s) * gain with s = x + delta, or x where delta is NULL; s goes to sum if there is
+    // a delta, the quantised y to yq unless NULL.
     int (*norm_forward)(struct ops *ops, const void *x, const void *delta, const float *gain,
                         int rows, int cols, void *sum, void *y, void *yq, struct fl_error *e);
     // dx += gradient of the norm at x.
