@@ -199,8 +199,8 @@ static int data_read(struct core *core, struct fl_error *e)
 static int adapters_save(void *context, struct fl_error *e)
 {
     struct core *core = context;
-    return adapters_write(core->spec, &core->model, &core->plan.layout, core->adapters, core->world,
-                          e);
+    return adapters_write(core->spec->output_dir, core->spec, &core->model, &core->plan.layout,
+                          core->adapters, core->world, e);
 }
 
 static int train(struct core *core, struct fl_error *e)
@@ -298,6 +298,7 @@ int main(int argc, char **argv)
     struct fl_error e = {0};
     int status = EXIT_SUCCESS, failed = -1;
 
+    cores_idle_asleep(argv);
     if (launch_read(argc, argv, &core.launch, &e) < 0 || ranks_meet(&core, &e) < 0) {
         if (core.launch.rank == 0)
             log_error("%s", e.text);

@@ -16,6 +16,14 @@ struct cores {
     cpu_set_t allowed;
 };
 
+void cores_idle_asleep(char **argv)
+{
+    if (getenv("OMP_WAIT_POLICY"))
+        return;
+    setenv("OMP_WAIT_POLICY", "passive", 1);
+    execv("/proc/self/exe", argv); // when it fails, threads spin
+}
+
 int cores_threads(struct comm *world, int *threads, struct fl_error *e)
 {
     struct cores mine = {0}, *all;

@@ -108,8 +108,6 @@ static int trainer_open(struct trainer *t, struct fl_error *e)
     }
     rc = agree(t, rc, e);
     if (rc == 0) {
-        struct net_probe probe = gate_probe(t->gate);
-        net_probe_set(c->net, &probe);
         slot_state(c->slot, RANK_TRAINING, NULL);
         stop_install();
         t->start_s = now_s();
@@ -119,7 +117,6 @@ static int trainer_open(struct trainer *t, struct fl_error *e)
 
 static void trainer_close(struct trainer *t)
 {
-    net_probe_set(t->config.net, NULL);
     metrics_destroy(t->metrics);
     console_destroy(t->console);
     optimizer_destroy(t->optimizer);
@@ -148,7 +145,7 @@ static int forward_backward(struct trainer *t, struct step *step, struct fl_erro
         struct net_loss loss;
         loader_fill(c->train, t->iteration, round, t->batch);
         if (t->gate)
-            gate_batch(t->gate, t->batch);
+            gate_batch(t->gate, c->net, t->batch);
         rc = net_train(c->net, t->batch, (uint64_t)t->iteration, 1 / (double)step->targets,
                        1 / micro_batches, &loss, e);
         if (rc < 0)
@@ -175,11 +172,11 @@ static int gate_pass(struct trainer *t, const struct step *step, struct fl_error
 
     if (!t->gate)
         return 0;
-    rc = gate_check(t->gate, step->loss, step->norm, t->config.ops, t->config.world, e);
+    rc = gate_check(t->gate, t->config.net, step->loss, step->norm, t->config.ops, t->config.world,
+                    e);
     t->agreed = rc < 0;
     gate_destroy(t->gate);
     t->gate = NULL;
-    net_probe_set(t->config.net, NULL);
     return rc;
 }
 
