@@ -48,9 +48,8 @@ int dispatch_open(struct pass *pass, const struct routing *routing, struct dispa
     for (int i = 0; i < pass->model->experts; i++)
         sent += net->sent[i];
     d->rows_sent = (int)sent;
-    d->group = (struct group){.experts = layout->experts_local,
-                              .rows = (int)arrived,
-                              .counts = net->grouped};
+    d->group = (struct group){
+        .experts = layout->experts_local, .rows = (int)arrived, .counts = net->grouped};
     if ((rc = pass_push(pass, MEMORY_ACTIVATIONS, (size_t)arrived * sizeof(int32_t), &index, e)) <
             0 ||
         (rc = pass_push(pass, MEMORY_ACTIVATIONS, (size_t)arrived * sizeof(uint64_t), &keys, e)) <
@@ -100,6 +99,8 @@ int dispatch_return(struct pass *pass, const struct dispatch *d, const void *gro
     void *out;
     int rc;
 
+    if (net->config.layout->ep == 1)
+        return ops->rows_scatter(ops, grouped, d->index, d->rows_sent, row_bytes, rows, e);
     exchange_sizes(net, row_bytes);
     if ((rc = pass_push(pass, MEMORY_COMMUNICATION, (size_t)d->group.rows * row_bytes, &out, e)) <
             0 ||

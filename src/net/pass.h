@@ -12,6 +12,7 @@ struct net {
     // sends to each local expert; bytes by rank for the exchange.
     int64_t *sent, *received, *grouped;
     size_t *send_bytes, *recv_bytes;
+    void **inputs; // of the pass
 };
 
 // A micro-batch on the device, the layers' inputs and their routing. In training the input of every
@@ -20,8 +21,7 @@ struct pass {
     struct net *net;
     struct ops *ops;
     const struct model *model;
-    const struct batch *host;
-    struct batch batch; // device pointers but starts, which is the host's
+    struct batch batch; // of device pointers, but starts, which is the host's
     bool training;
     uint64_t step;
     double aux_scale; // of one layer's aux
@@ -34,6 +34,8 @@ struct pass {
 };
 
 // Transient buffers; released with the arena's marks.
+// Takes the batch to the device. The caller has a mark to release, whatever is returned.
+int pass_open(struct pass *pass, const struct batch *host, struct fl_error *e);
 int pass_push(struct pass *pass, enum memory_category category, size_t bytes, void **out,
               struct fl_error *e);
 int pass_push_rows(struct pass *pass, enum ops_row kind, int rows, int cols, void **out,
@@ -44,7 +46,8 @@ int pass_see_rows(struct pass *pass, const char *what, int layer, const void *x,
                   struct fl_error *e);
 int pass_see_reals(struct pass *pass, const char *what, int layer, const real *x, int rows,
                    int cols, struct fl_error *e);
-// The adapters of a base matrix in this pass: targets in the order of its rows.
+int pass_see_routing(struct pass *pass, int layer, struct fl_error *e);
+// The adapters of a base matrix in this pass; targets that follow one another cover its rows.
 void pass_lora(const struct pass *pass, int layer, unsigned targets, struct lora *lora);
 
 // Rows on their way to the experts' ranks and back.
