@@ -99,6 +99,52 @@ static int groups_make(struct core *core, struct fl_error *e)
     return rc < 0 ? rc : comm_split(core->world, l->ep_rank, l->ep_group, &core->replicas, e);
 }
 
+static int dataset_open(struct core *core, bool validation, struct fl_error *e)
+{
+    const struct spec *spec = core->spec;
+    struct dataset **data = validation ? &core->validation_data : &core->train_data;
+    struct loader_options options = {
+        .validation = validation,
+        .seed = spec->seed,
+        .micro_batch_size = spec->micro_batch_size,
+        .global_batch_size = spec->global_batch_size,
+        .dp_rank = core->plan.layout.dp_rank,
+        .dp_size = core->plan.layout.dp,
+        .max_length = spec->max_length,
+    };
+    int rc = dataset_load(validation ? spec->val_datasets : spec->datasets,
+                          validation ? spec->val_dataset_count : spec->dataset_count,
+                          core->tokenizer, spec->max_length, spec->threads, data, e);
+
+    if (rc == 0 && first_rank(core))
+        log_info("%s: %zu samples, %zu tokens; dropped: %zu longer than %d tokens, %zu without an "
+                 "answer",
+                 validation ? "validation" : "training", (*data)->samples,
+                 (*data)->offsets[(*data)->samples], (*data)->too_long, spec->max_length,
+                 (*data)->no_target);
+    if (rc == 0)
+        rc = loader_create(*data, &options, validation ? &core->validation : &core->train, e);
+    return rc;
+}
+
+static int data_read(struct core *core, struct fl_error *e)
+{
+    char *path = memory_format("%s/tokenizer.json", core->spec->model);
+    int rc = tokenizer_load(path, &core->tokenizer, e);
+
+    free(path);
+    if (rc == 0 && tokenizer_size(core->tokenizer) > core->model.vocab)
+        rc = error_set(e, -EINVAL,
+                       "%s/tokenizer.json: %d tokens, the model has %d: take the tokenizer that "
+                       "came with the checkpoint",
+                       core->spec->model, tokenizer_size(core->tokenizer), core->model.vocab);
+    if (rc == 0)
+        rc = dataset_open(core, false, e);
+    if (rc == 0 && core->spec->val_dataset_count)
+        rc = dataset_open(core, true, e);
+    return rc;
+}
+
 static int backend_start(struct core *core, struct fl_error *e)
 {
     int threads, rc = cores_threads(core->world, &threads, e);
@@ -150,52 +196,6 @@ static int network_make(struct core *core, struct fl_error *e)
     return net_create(&config, &core->net, e);
 }
 
-static int dataset_open(struct core *core, bool validation, struct fl_error *e)
-{
-    const struct spec *spec = core->spec;
-    struct dataset **data = validation ? &core->validation_data : &core->train_data;
-    struct loader_options options = {
-        .validation = validation,
-        .seed = spec->seed,
-        .micro_batch_size = spec->micro_batch_size,
-        .global_batch_size = spec->global_batch_size,
-        .dp_rank = core->plan.layout.dp_rank,
-        .dp_size = core->plan.layout.dp,
-        .max_length = spec->max_length,
-    };
-    int rc = dataset_load(validation ? spec->val_datasets : spec->datasets,
-                          validation ? spec->val_dataset_count : spec->dataset_count,
-                          core->tokenizer, spec->max_length, spec->threads, data, e);
-
-    if (rc == 0 && first_rank(core))
-        log_info("%s: %zu samples, %zu tokens; dropped: %zu longer than %d tokens, %zu without an "
-                 "answer",
-                 validation ? "validation" : "training", (*data)->samples,
-                 (*data)->offsets[(*data)->samples], (*data)->too_long, spec->max_length,
-                 (*data)->no_target);
-    if (rc == 0)
-        rc = loader_create(*data, &options, validation ? &core->validation : &core->train, e);
-    return rc;
-}
-
-static int data_read(struct core *core, struct fl_error *e)
-{
-    char *path = memory_format("%s/tokenizer.json", core->spec->model);
-    int rc = tokenizer_load(path, &core->tokenizer, e);
-
-    free(path);
-    if (rc == 0 && tokenizer_size(core->tokenizer) > core->model.vocab)
-        rc = error_set(e, -EINVAL,
-                       "%s/tokenizer.json: %d tokens, the model has %d: take the tokenizer that "
-                       "came with the checkpoint",
-                       core->spec->model, tokenizer_size(core->tokenizer), core->model.vocab);
-    if (rc == 0)
-        rc = dataset_open(core, false, e);
-    if (rc == 0 && core->spec->val_dataset_count)
-        rc = dataset_open(core, true, e);
-    return rc;
-}
-
 static int adapters_save(void *context, struct fl_error *e)
 {
     struct core *core = context;
@@ -243,8 +243,8 @@ static int record_finish(struct core *core, struct fl_error *e)
 // The story. After every stage the ranks agree, so that one that fails takes all along with one
 // message.
 static int (*const stages[])(struct core *, struct fl_error *) = {
-    job_read,  record_join,  groups_make, backend_start, weights_load,
-    data_read, network_make, train,       record_finish,
+    job_read,     record_join,  groups_make, data_read,     backend_start,
+    weights_load, network_make, train,       record_finish,
 };
 
 static int core_run(struct core *core, int *failed, struct fl_error *e)
