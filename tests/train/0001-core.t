@@ -99,6 +99,25 @@ wait $pid
     grep -q '"event":"end".*"reason":"signal 15"' stop.out/metrics.jsonl
 ok $? "SIGTERM: finishes the iteration, saves, exit code 143"
 
+# Numbers that are not finite are left out, counted, and end the job when they stay.
+job blown lr 1e30 lr_warmup_fraction 0 train_iters 10
+"$core" blown.yaml >blown.log 2>blown.err
+[ $? = 1 ] && grep -qF 'iterations 2 to 4: the loss or its gradient was not finite 3 times in a row' \
+    blown.err && grep -q 'lm loss: -*NAN .* skipped iterations: 2 | number of nan iterations: 2 |' blown.log
+ok $? "three losses in a row that are no numbers end the job"
+grep -q '"iteration":3.*"lm_loss":null' blown.out/metrics.jsonl
+ok $? "and are null in metrics.jsonl"
+
+# A checkpoint that is whole, but whose head does not belong to it.
+cp -r "$tiny" head.model
+chmod -R u+w head.model
+"$source/tests/train/damage" head head.model
+job head model head.model
+"$core" head.yaml >head.log 2>head.err
+[ $? = 1 ] && grep -q 'iteration 1: lm loss [0-9.]* is above ln(vocabulary) + 1 = 9.3178' head.err &&
+    [ ! -e head.out/adapter_model.safetensors ]
+ok $? "the first-step gate stops a model that guesses worse than chance"
+
 # Refusals: exit code 1, one line, nothing left.
 refused() { # refused NAME WORDS TEXT [COMMAND...]
     local name=$1 words=$2 text=$3 status
