@@ -64,15 +64,16 @@ static void helper_start(const struct launch *launch, const char *what, const ch
         slurm_error("fp8-lora: %s", e.text);
 }
 
-// The helper leaves this process's family at once and lives as long as slurmstepd, at most.
+// The helper leaves this process's family at once.
 static void step_end_later(const struct launch *launch)
 {
-    char job[16], step[16], stepd[16];
+    char job[16], step[16], stepd[16], nodes[16];
 
     snprintf(job, sizeof job, "%u", launch->stamp.job);
     snprintf(step, sizeof step, "%u", launch->stamp.step);
     snprintf(stepd, sizeof stepd, "%d", launch->stepd);
-    helper_start(launch, "end", (const char *[]){job, step, stepd}, 3, -1);
+    snprintf(nodes, sizeof nodes, "%u", launch->nodes);
+    helper_start(launch, "end", (const char *[]){job, step, stepd, nodes}, 4, -1);
 }
 
 static void step_account(const struct launch *launch)

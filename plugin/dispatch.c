@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Slurm's hooks, each of them one call.
+
+// Slurm finds these by name; the version script keeps every other symbol inside.
+#pragma GCC visibility push(default)
+#include <slurm/spank.h>
+SPANK_PLUGIN(fp8_lora, 1)
+#pragma GCC visibility pop
+
 #include "account.h"
 #include "launch.h"
 #include "option.h"
 #include "submit.h"
-
-#include <slurm/spank.h>
-
-SPANK_PLUGIN(fp8_lora, 1)
 
 static struct launch *launch; // in slurmstepd, when the step is ours
 

@@ -41,13 +41,15 @@ int environment_read(spank_t spank, const struct launch *launch, struct environm
         visible[0] = 0;
     environment->gpu = gpu_choose(visible, environment->local_rank, environment->local_ranks);
     if (environment->gpu.mig && launch->stamp.ep > 1)
-        return error_set(e, -EINVAL, "%s: MIG instances cannot reach each other, expert parallel %u "
-                                     "needs whole GPUs; request them or use expert_parallel: 1",
+        return error_set(e, -EINVAL,
+                         "%s: MIG instances cannot reach each other, expert parallel %u "
+                         "needs whole GPUs; request them or use expert_parallel: 1",
                          environment->gpu.name, launch->stamp.ep);
     if (!environment->rank && environment->gpu.count == 1 && environment->local_ranks > 1 &&
         gpu_count(environment->gpus) > 1)
-        slurm_spank_log("fp8-lora: warning: tasks are bound to one GPU each, which hides their peers; "
-                        "use --gpus-per-node without --gpus-per-task or --gpu-bind");
+        slurm_spank_log(
+            "fp8-lora: warning: tasks are bound to one GPU each, which hides their peers; "
+            "use --gpus-per-node without --gpus-per-task or --gpu-bind");
     return 0;
 }
 

@@ -27,7 +27,8 @@ int environment_read(spank_t spank, const struct launch *launch, struct environm
                      struct fl_error *e);
 
 // Sets FP8_LORA_RANK, _WORLD, _LOCAL_RANK, _EP, _DP, _DEVICE, CUDA_DEVICE_ORDER, the allocator
-// settings of PyTorch, NCCL_COMM_ID, and OMP_NUM_THREADS and Open MPI's yielding where they are unset.
+// settings of PyTorch, NCCL_COMM_ID, and OMP_NUM_THREADS and Open MPI's yielding where they are
+// unset.
 int environment_write(spank_t spank, const struct launch *launch,
                       const struct environment *environment, struct fl_error *e);
 

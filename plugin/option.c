@@ -25,12 +25,15 @@ static int option_seen(int val, const char *value, int remote)
 
 int option_register(spank_t spank)
 {
+    static char name[] = OPTION_NAME, arginfo[] = "=job.yaml",
+                usage[] =
+                    "fine-tune an FP8 mixture-of-experts checkpoint with LoRA: srun "
+                    "--fp8-lora job.yaml or srun --fp8-lora -- FLAGS; sbatch and salloc check "
+                    "--fp8-lora=job.yaml before the job is queued";
     static struct spank_option option = {
-        .name = (char[]){OPTION_NAME},
-        .arginfo = (char[]){"=job.yaml"},
-        .usage = (char[]){"fine-tune an FP8 mixture-of-experts checkpoint with LoRA: srun --fp8-lora "
-                          "job.yaml, srun --fp8-lora -- FLAGS; sbatch and salloc check "
-                          "--fp8-lora=job.yaml before the job is queued"},
+        .name = name,
+        .arginfo = arginfo,
+        .usage = usage,
         .has_arg = 2, // optional: a word of its own is the command, not the argument
         .cb = option_seen,
     };

@@ -11,7 +11,8 @@
 // Called from slurm_spank_init.
 int option_register(spank_t spank);
 
-// Whether this client was given the option; on a node: whether the step carries it, inherited or not.
+// Whether this client was given the option; on a node: whether the step carries it, inherited or
+// not.
 bool option_given(void);
 
 // What stood behind "=", or NULL.

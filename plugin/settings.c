@@ -15,8 +15,9 @@ int settings_parse(int argc, char *const *argv, struct settings *settings, struc
         else if (!strncmp(argv[i], "account=/", 9))
             settings->account = argv[i] + 8;
         else
-            return error_set(e, -EINVAL, "plugstack.conf: argument '%s' is not core=/PATH or "
-                                         "account=/PATH; correct it",
+            return error_set(e, -EINVAL,
+                             "plugstack.conf: argument '%s' is not core=/PATH or "
+                             "account=/PATH; correct it",
                              argv[i]);
     }
     return 0;
@@ -27,13 +28,14 @@ int settings_trusted(const char *path, struct fl_error *e)
     struct stat s;
 
     if (lstat(path, &s))
-        return error_set(e, -errno, "%s: %s; install fp8-lora on this node or correct "
-                                    "plugstack.conf",
+        return error_set(e, -errno,
+                         "%s: %s; install fp8-lora on this node or correct "
+                         "plugstack.conf",
                          path, strerror(errno));
     if (!S_ISREG(s.st_mode) || !(s.st_mode & S_IXUSR))
         return error_set(e, -EACCES, "%s: not an executable file; correct plugstack.conf", path);
     if (s.st_uid || (s.st_mode & (S_IWGRP | S_IWOTH)))
-        return error_set(e, -EPERM, "%s: others than root may replace it; chown root and chmod go-w",
-                         path);
+        return error_set(e, -EPERM,
+                         "%s: others than root may replace it; chown root and chmod go-w", path);
     return 0;
 }

@@ -49,25 +49,31 @@ static int form_check(const struct words *words, const char *argument, struct fl
         return error_set(e, -EINVAL, "srun takes the job as its command: srun --fp8-lora %s",
                          argument);
     if (words_option(words, INT_MAX, "multi-prog"))
-        return error_set(e, -EINVAL, "--multi-prog: every rank runs the same trainer; start srun "
-                                     "without it");
+        return error_set(e, -EINVAL,
+                         "--multi-prog: every rank runs the same trainer; start srun "
+                         "without it");
     if (words_option(words, INT_MAX, "bcast") || getenv("SLURM_BCAST"))
-        return error_set(e, -EINVAL, "--bcast: the trainer is installed on the nodes and job.yaml is "
-                                     "no program to copy; start srun without it (and without "
-                                     "SLURM_BCAST)");
+        return error_set(e, -EINVAL,
+                         "--bcast: the trainer is installed on the nodes and job.yaml is "
+                         "no program to copy; start srun without it (and without "
+                         "SLURM_BCAST)");
     if (words_option(words, INT_MAX, "het-group") || words_option(words, INT_MAX, "pack-group"))
-        return error_set(e, -EINVAL, "--het-group: ranks of a heterogeneous job are not supported; "
-                                     "use one component");
+        return error_set(e, -EINVAL,
+                         "--het-group: ranks of a heterogeneous job are not supported; "
+                         "use one component");
     for (int i = 1; i < words->argc && strcmp(words->argv[i], "--"); i++)
         if (!strcmp(words->argv[i], ":"))
-            return error_set(e, -EINVAL, "':': a step of several components is not supported; use "
-                                         "one");
+            return error_set(e, -EINVAL,
+                             "':': a step of several components is not supported; use "
+                             "one");
     if (getenv("SLURM_TEST_EXEC"))
-        return error_set(e, -EINVAL, "SLURM_TEST_EXEC: srun would look for a program named like the "
-                                     "job; unset it");
+        return error_set(e, -EINVAL,
+                         "SLURM_TEST_EXEC: srun would look for a program named like the "
+                         "job; unset it");
     if (test_exec_configured())
-        return error_set(e, -EINVAL, "LaunchParameters=test_exec: srun looks for a program named like "
-                                     "the job; ask the administrator to remove it from slurm.conf");
+        return error_set(e, -EINVAL,
+                         "LaunchParameters=test_exec: srun looks for a program named like "
+                         "the job; ask the administrator to remove it from slurm.conf");
     return 0;
 }
 
@@ -125,8 +131,9 @@ void submit_check(void)
     if (spank_context() == S_CTX_ALLOCATOR) {
         char *word = option_argument();
         if (!word) {
-            error_set(&e, -EINVAL, "sbatch and salloc take --fp8-lora=job.yaml, which checks the job; "
-                                   "srun --fp8-lora job.yaml runs it");
+            error_set(&e, -EINVAL,
+                      "sbatch and salloc take --fp8-lora=job.yaml, which checks the job; "
+                      "srun --fp8-lora job.yaml runs it");
             refuse_client(&e);
         }
         if (job_plan(1, &word, 0, &plan, &e))
@@ -134,10 +141,12 @@ void submit_check(void)
     } else {
         struct words words = client_words();
         if (optind >= words.argc) {
-            error_set(&e, -EINVAL, "no job: use srun --fp8-lora job.yaml or srun --fp8-lora -- FLAGS");
+            error_set(&e, -EINVAL,
+                      "no job: use srun --fp8-lora job.yaml or srun --fp8-lora -- FLAGS");
             refuse_client(&e);
         }
-        if (job_plan(words.argc - optind, words.argv + optind, words_tasks(&words, optind), &plan, &e))
+        if (job_plan(words.argc - optind, words.argv + optind, words_tasks(&words, optind), &plan,
+                     &e))
             refuse_client(&e);
         words_free(&words);
     }

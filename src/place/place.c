@@ -153,8 +153,12 @@ int place_decide(hwloc_topology_t topology, const struct place_request *request,
     for (hwloc_obj_t n = NULL; (n = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, n));)
         if (decision->numa < 0 && hwloc_bitmap_intersects(n->cpuset, decision->cpus))
             decision->numa = (int)n->os_index;
-    snprintf(decision->reason, sizeof decision->reason, "%d cores near GPU %d, NUMA node %d",
-             decision->cores, request->gpus[request->local_rank], decision->numa);
+    if (request->gpus[request->local_rank] < 0)
+        snprintf(decision->reason, sizeof decision->reason, "%d cores, NUMA node %d",
+                 decision->cores, decision->numa);
+    else
+        snprintf(decision->reason, sizeof decision->reason, "%d cores near GPU %d, NUMA node %d",
+                 decision->cores, request->gpus[request->local_rank], decision->numa);
 out:
     hwloc_bitmap_free(usable);
     if (rc || !decision->cores)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which cores a rank runs on: the ones near its GPU, shared evenly with the ranks of the same place.
+// Which cores a rank runs on: the ones near its GPU, shared evenly with the ranks of the same
+// place.
 #ifndef FL_PLACE_PLACE_H
 #define FL_PLACE_PLACE_H
 
