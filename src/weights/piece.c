@@ -59,9 +59,15 @@ static int floats_read(const struct safetensors *file, const struct tensor *t, s
 // Index of the first value that is not finite, or count.
 static size_t finite_check(const float *x, size_t count)
 {
+    uint32_t bad = 0;
     size_t i = 0;
 
-    while (i < count && isfinite(x[i]))
+#pragma omp simd reduction(| : bad)
+    for (size_t j = 0; j < count; j++)
+        bad |= (float_bits(x[j]) & 0x7f800000) == 0x7f800000;
+    if (!bad)
+        return count;
+    while (isfinite(x[i]))
         i++;
     return i;
 }
@@ -98,14 +104,16 @@ static int read_converted(const struct piece *p, uint64_t *bytes, struct fl_erro
 
 static int read_bf16(const struct piece *p, uint64_t *bytes, struct fl_error *e)
 {
-    size_t count = p->rows * p->cols, size = count * sizeof(uint16_t), bad = 0;
+    size_t count = p->rows * p->cols, size = count * sizeof(uint16_t);
     const uint16_t *h = p->data;
+    uint16_t bad = 0;
     int rc =
         safetensors_read(p->file, p->tensor, p->first_row * p->cols * sizeof *h, p->data, size, e);
 
     if (rc < 0)
         return rc;
     *bytes += size;
+#pragma omp simd reduction(| : bad)
     for (size_t i = 0; i < count; i++)
         bad |= (h[i] & 0x7f80) == 0x7f80;
     for (size_t i = 0; bad; i++)
@@ -152,7 +160,8 @@ static int codes_check(const struct piece *p, struct fl_error *e)
 {
     for (size_t r = 0; r < p->rows; r++) {
         const uint8_t *codes = (const uint8_t *)p->data + r * p->cols;
-        size_t bad = 0;
+        uint8_t bad = 0;
+#pragma omp simd reduction(| : bad)
         for (size_t c = 0; c < p->cols; c++)
             bad |= (codes[c] & 0x7f) == 0x7f;
         for (size_t c = 0; bad; c++)

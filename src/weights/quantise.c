@@ -12,9 +12,12 @@ static float block_scale(const float *x, int rows, int cols, int width)
 {
     float amax = 0;
 
-    for (int r = 0; r < rows; r++)
+    for (int r = 0; r < rows; r++) {
+        const float *row = x + (size_t)r * (size_t)cols;
+#pragma omp simd reduction(max : amax)
         for (int c = 0; c < width; c++)
-            amax = fmaxf(amax, fabsf(x[(size_t)r * (size_t)cols + (size_t)c]));
+            amax = fabsf(row[c]) > amax ? fabsf(row[c]) : amax;
+    }
     return amax > 0 ? fmaxf(amax / E4M3_MAX, FLT_MIN) : 1;
 }
 
@@ -27,6 +30,7 @@ void block_row_quantise(const float *x, int rows, int cols, uint8_t *codes, floa
         scales[first / FP8_BLOCK] = scale;
         for (int r = 0; r < rows; r++) {
             size_t row = (size_t)r * (size_t)cols + (size_t)first;
+#pragma omp simd
             for (int c = 0; c < width; c++)
                 codes[row + (size_t)c] = e4m3_from_float(x[row + (size_t)c] / scale);
         }
