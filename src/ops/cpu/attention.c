@@ -80,11 +80,12 @@ static void head_forward(bool fp8, const struct view *v, const real *q, const re
                 (int)v->qk_row, 0, p, keys);
         tile_softmax(fp8, p, rows, keys, sums, lse + first);
         gemm_nn(rows, v->dim, keys, 1, p, keys, value, (int)v->qkv_row, 0, o, (int)v->out_row);
-        for (int i = 0; i < rows; i++)
-            for (int c = 0; c < v->dim; c++) {
-                real *at = o + (size_t)i * v->out_row + c;
-                *at = round_to_bf16(fp8, *at / sums[i]);
-            }
+        for (int i = 0; i < rows; i++) {
+            real *row = o + (size_t)i * v->out_row, inverse = 1 / sums[i];
+#pragma omp simd
+            for (int c = 0; c < v->dim; c++)
+                row[c] = round_to_bf16(fp8, row[c] * inverse);
+        }
     }
 }
 

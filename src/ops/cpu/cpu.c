@@ -21,7 +21,7 @@ void round_rows(bool fp8, real *x, size_t count)
 {
     if (!fp8)
         return;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for simd schedule(static)
     for (size_t i = 0; i < count; i++)
         x[i] = (real)bf16_round((float)x[i]);
 }

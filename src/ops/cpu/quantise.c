@@ -10,6 +10,7 @@ void quantise_block(const real *x, int count, real *y)
 {
     float amax = 0, scale, inverse;
 
+#pragma omp simd reduction(max : amax)
     for (int i = 0; i < count; i++) {
         float a = fabsf((float)x[i]);
         amax = a > amax ? a : amax; // a NaN compares false
@@ -17,6 +18,7 @@ void quantise_block(const real *x, int count, real *y)
     // An all-zero block divides by no zero, nor a tiny one by a subnormal scale.
     scale = (amax > FLT_MIN * E4M3_MAX ? amax : FLT_MIN * E4M3_MAX) / E4M3_MAX;
     inverse = 1 / scale;
+#pragma omp simd
     for (int i = 0; i < count; i++)
         y[i] = (real)(e4m3_round((float)x[i] * inverse) * scale);
 }
