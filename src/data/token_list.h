@@ -17,7 +17,7 @@ struct token_list {
 // Room for more ids behind the last one, whose place is returned; the caller counts what it writes.
 static inline int32_t *token_list_reserve(struct token_list *list, size_t more)
 {
-    if (list->capacity - list->count < more) {
+    if (!list->ids || list->capacity - list->count < more) {
         size_t twice = 2 * list->capacity, least = list->count + more;
         list->capacity = twice > least ? twice : least;
         list->ids = memory_resize(list->ids, list->capacity, sizeof *list->ids);

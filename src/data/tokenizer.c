@@ -15,6 +15,7 @@ struct encoder {
     struct bpe_state *bpe;
     char *alphabet; // a pretoken in the byte alphabet
     size_t alphabet_capacity;
+    bool normal; // the text is in form C already
 };
 
 int32_t tokenizer_size(const struct tokenizer *t)
@@ -95,52 +96,44 @@ static int plain_append(struct encoder *encoder, const char *text, size_t bytes,
 }
 
 // What becomes of the text between the tokens of a set.
-typedef int piece_append(struct encoder *encoder, const char *text, size_t bytes, bool normal,
+typedef int piece_append(struct encoder *encoder, const char *text, size_t bytes,
                          struct token_list *out, struct fl_error *e);
 
 static int set_append(struct encoder *encoder, const struct added *set, piece_append *piece,
-                      const char *text, size_t bytes, bool normal, struct token_list *out,
-                      struct fl_error *e)
+                      const char *text, size_t bytes, struct token_list *out, struct fl_error *e)
 {
     size_t from = 0, start, end;
     int32_t id;
     int rc;
 
     while (added_next(set, text, bytes, from, &start, &end, &id)) {
-        rc = piece(encoder, text + from, start - from, normal, out, e);
+        rc = piece(encoder, text + from, start - from, out, e);
         if (rc < 0)
             return rc;
         *token_list_reserve(out, 1) = id;
         out->count++;
         from = end;
     }
-    return piece(encoder, text + from, bytes - from, normal, out, e);
-}
-
-static int normal_piece(struct encoder *encoder, const char *text, size_t bytes, bool normal,
-                        struct token_list *out, struct fl_error *e)
-{
-    (void)normal;
-    return plain_append(encoder, text, bytes, out, e);
+    return piece(encoder, text + from, bytes - from, out, e);
 }
 
 // A piece of the text as given: into form C, then the tokens that are looked for there.
-static int raw_piece(struct encoder *encoder, const char *text, size_t bytes, bool normal,
-                     struct token_list *out, struct fl_error *e)
+static int raw_piece_append(struct encoder *encoder, const char *text, size_t bytes,
+                            struct token_list *out, struct fl_error *e)
 {
-    const struct added *set = encoder->tokenizer->normalized;
+    const struct tokenizer *t = encoder->tokenizer;
     char *form_c = NULL;
     int64_t n = (int64_t)bytes;
     int rc;
 
-    if (!normal && encoder->tokenizer->nfc) {
+    if (!encoder->normal && t->nfc) {
         n = nfc_normalize(text, bytes, &form_c);
         if (n < 0)
             return error_set(e, (int)n, "text of %zu bytes: cannot be normalised: %s", bytes,
                              strerror((int)-n));
         text = form_c;
     }
-    rc = set_append(encoder, set, normal_piece, text, (size_t)n, true, out, e);
+    rc = set_append(encoder, t->normalized, plain_append, text, (size_t)n, out, e);
     free(form_c);
     return rc;
 }
@@ -148,18 +141,19 @@ static int raw_piece(struct encoder *encoder, const char *text, size_t bytes, bo
 int encoder_append(struct encoder *encoder, const char *text, size_t bytes, struct token_list *out,
                    struct fl_error *e)
 {
-    bool normal;
     size_t good, before = out->count;
     int rc;
 
+    if (bytes == 0)
+        return 0;
     if (bytes > INT32_MAX / 4) // places within a pretoken are int32_t, and form C may be longer
         return error_set(e, -EFBIG, "text of %zu bytes: at most %d; split it", bytes,
                          INT32_MAX / 4);
-    good = utf8_scan(text, bytes, &normal);
+    good = utf8_scan(text, bytes, &encoder->normal);
     if (good < bytes)
         return error_set(e, -EILSEQ, "text is not UTF-8 at byte %zu (0x%02x): convert it", good,
                          (unsigned)(uint8_t)text[good]);
-    rc = set_append(encoder, encoder->tokenizer->raw, raw_piece, text, bytes, normal, out, e);
+    rc = set_append(encoder, encoder->tokenizer->raw, raw_piece_append, text, bytes, out, e);
     if (rc < 0)
         out->count = before;
     return rc;

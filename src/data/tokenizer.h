@@ -16,6 +16,10 @@ struct encoder;   // one thread's caches and scratch; borrows its tokenizer
 // Reads a tokenizer.json. A tokenizer of another kind is refused by the name of what differs
 // (-ENOTSUP), a broken file with its place (-EINVAL). Its truncation and padding are not applied.
 int tokenizer_load(const char *path, struct tokenizer **out, struct fl_error *e);
+
+// The same of text in memory; name is the file's name for messages.
+int tokenizer_parse(const char *text, size_t bytes, const char *name, struct tokenizer **out,
+                    struct fl_error *e);
 void tokenizer_destroy(struct tokenizer *t); // NULL-safe
 
 // Largest id + 1.

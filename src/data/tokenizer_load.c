@@ -272,11 +272,30 @@ static int json_load_text(const char *text, size_t bytes, json_t **root, struct 
     return 0;
 }
 
+int tokenizer_parse(const char *text, size_t bytes, const char *name, struct tokenizer **out,
+                    struct fl_error *e)
+{
+    struct tokenizer *t = memory_zeroed(1, sizeof *t);
+    json_t *root = NULL;
+    int rc;
+
+    *out = NULL;
+    if ((rc = json_load_text(text, bytes, &root, e)) < 0 ||
+        (rc = normalizer_load(t, root, e)) < 0 || (rc = pre_tokenizer_load(t, root, e)) < 0 ||
+        (rc = post_processor_check(root, e)) < 0 || (rc = model_load(t, root, e)) < 0 ||
+        (rc = added_tokens_load(t, root, e)) < 0) {
+        error_prefix(e, "%s", name);
+        tokenizer_destroy(t);
+    } else {
+        *out = t;
+    }
+    json_decref(root);
+    return rc;
+}
+
 int tokenizer_load(const char *path, struct tokenizer **out, struct fl_error *e)
 {
-    struct tokenizer *t = NULL;
-    json_t *root = NULL;
-    char *text = NULL;
+    char *text;
     size_t bytes;
     int rc;
 
@@ -284,17 +303,7 @@ int tokenizer_load(const char *path, struct tokenizer **out, struct fl_error *e)
     rc = file_read(path, FILE_LIMIT, &text, &bytes, e);
     if (rc < 0)
         return rc;
-    t = memory_zeroed(1, sizeof *t);
-    if ((rc = json_load_text(text, bytes, &root, e)) < 0 ||
-        (rc = normalizer_load(t, root, e)) < 0 || (rc = pre_tokenizer_load(t, root, e)) < 0 ||
-        (rc = post_processor_check(root, e)) < 0 || (rc = model_load(t, root, e)) < 0 ||
-        (rc = added_tokens_load(t, root, e)) < 0)
-        error_prefix(e, "%s", path);
-    else
-        *out = t;
-    if (rc < 0)
-        tokenizer_destroy(t);
-    json_decref(root);
+    rc = tokenizer_parse(text, bytes, path, out, e);
     free(text);
     return rc;
 }

@@ -289,17 +289,23 @@ static void bad_files(void **state)
             check_refused(cases[i].text, threads, cases[i].place, cases[i].words);
 }
 
-// Of several bad records the first is told, whichever thread sees which first.
+// Of two bad records the first is told, though another thread sees the second while the first is
+// still behind a long one.
 static void first_error_wins(void **state)
 {
+    const size_t long_bytes = 4 << 20;
     size_t bytes;
-    char *text = many_samples(600, &bytes);
-    char *first = strstr(text, "\"what is 37 "), *second = strstr(text, "\"what is 451 ");
+    char *text = many_samples(600, &bytes), *all = malloc(long_bytes + bytes + 64), *at = all;
+    char *first = strstr(text, "\"what is 7 "), *second = strstr(text, "\"what is 40 ");
 
     (void)state;
     *first = *second = '!'; // not the start of a string
-    for (int round = 0; round < 20; round++)
-        check_refused(text, 4, ":38: ", "not JSON");
+    at = stpcpy(at, "{\"instruction\": \"x\", \"output\": \"");
+    memset(at, 'a', long_bytes);
+    strcpy(stpcpy(at + long_bytes, "\"}\n"), text);
+    for (int round = 0; round < 3; round++)
+        check_refused(all, 4, ":9: ", "not JSON");
+    free(all);
     free(text);
 }
 

@@ -1,50 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tokenizer against Hugging Face's ids, its own inverse, and broken files.
-#include "unit/tokenizer_fixture.h"
+#include "unit/tokenizer_golden.h"
 
-#include "base/file.h"
 #include "base/philox.h"
 #include "data/nfc.h"
 
 #include <errno.h>
 
-#include <jansson.h>
 #include <utf8proc.h>
-
-#define GOLDEN(name) FL_SOURCE_DIR "/tests/data/golden/" name
-
-static json_t *json_file(const char *path)
-{
-    json_error_t reason;
-    json_t *root = json_load_file(path, JSON_ALLOW_NUL, &reason);
-    if (!root)
-        fail_msg("%s: %s", path, reason.text);
-    return root;
-}
-
-static void check_cases(const struct tokenizer *t, const json_t *cases)
-{
-    struct encoder *encoder = encoder_create(t);
-    struct token_list tokens = {0};
-    struct fl_error e;
-    json_t *one, *id;
-    size_t i, k;
-
-    assert_true(json_array_size(cases) >= 10);
-    json_array_foreach(cases, i, one)
-    {
-        const json_t *text = json_object_get(one, "text"), *ids = json_object_get(one, "ids");
-
-        tokens.count = 0;
-        check_ok(
-            encoder_append(encoder, json_string_value(text), json_string_length(text), &tokens, &e),
-            &e);
-        assert_int_equal(tokens.count, json_array_size(ids));
-        json_array_foreach(ids, k, id) assert_int_equal(tokens.ids[k], json_integer_value(id));
-    }
-    free(tokens.ids);
-    encoder_destroy(encoder);
-}
 
 static void golden_tiny(void **state)
 {
@@ -57,74 +20,6 @@ static void golden_tiny(void **state)
     assert_int_equal(tokenizer_added(t, "<|im_end|>"), 4095);
     assert_int_equal(tokenizer_added(t, "def"), -1);
     json_decref(cases);
-    tokenizer_destroy(t);
-}
-
-// SHA-256 of a file by coreutils, as 64 digits.
-static void file_sha256(const char *path, char digits[65])
-{
-    char *command;
-    FILE *pipe;
-
-    assert_true(asprintf(&command, "sha256sum < '%s'", path) > 0);
-    pipe = popen(command, "r");
-    assert_non_null(pipe);
-    assert_int_equal(fread(digits, 1, 64, pipe), 64);
-    digits[64] = 0;
-    pclose(pipe);
-    free(command);
-}
-
-static void check_licence(struct encoder *encoder, const json_t *expected)
-{
-    char *path, *text, *ids_path, digits[65];
-    struct token_list tokens = {0};
-    struct fl_error e;
-    size_t bytes;
-
-    assert_true(asprintf(&path, "/usr/share/common-licenses/%s",
-                         json_string_value(json_object_get(expected, "file"))) > 0);
-    if (access(path, R_OK) < 0)
-        fail_msg("%s: not there; install base-files", path);
-    file_sha256(path, digits);
-    assert_string_equal(digits, json_string_value(json_object_get(expected, "text_sha256")));
-    check_ok(file_read(path, 1 << 20, &text, &bytes, &e), &e);
-    check_ok(encoder_append(encoder, text, bytes, &tokens, &e), &e);
-    assert_int_equal(tokens.count, json_integer_value(json_object_get(expected, "count")));
-    ids_path = temporary_file((const char *)tokens.ids, tokens.count * sizeof *tokens.ids);
-    file_sha256(ids_path, digits);
-    assert_string_equal(digits, json_string_value(json_object_get(expected, "ids_sha256_u32le")));
-    temporary_remove(ids_path);
-    free(tokens.ids);
-    free(text);
-    free(path);
-}
-
-static void golden_qwen3(void **state)
-{
-    const char *path = getenv("FL_QWEN3_TOKENIZER");
-    struct encoder *encoder;
-    struct tokenizer *t;
-    struct fl_error e;
-    json_t *golden, *expected;
-    size_t i;
-
-    (void)state;
-    if (!path || !*path) {
-        print_message(
-            "FL_QWEN3_TOKENIZER is not set: contrib/fetch-qwen3-tokenizer gets the file\n");
-        skip();
-    }
-    check_ok(tokenizer_load(path, &t, &e), &e);
-    assert_int_equal(tokenizer_added(t, "<|im_start|>"), 151644);
-    golden = json_file(GOLDEN("qwen3_tokenizer_golden.json"));
-    check_cases(t, json_object_get(golden, "cases"));
-    encoder = encoder_create(t);
-    assert_true(json_array_size(json_object_get(golden, "files")) == 2);
-    json_array_foreach(json_object_get(golden, "files"), i, expected)
-        check_licence(encoder, expected);
-    encoder_destroy(encoder);
-    json_decref(golden);
     tokenizer_destroy(t);
 }
 
@@ -563,12 +458,12 @@ static void white_space(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_tiny),   cmocka_unit_test(golden_qwen3),
-        cmocka_unit_test(inverse),       cmocka_unit_test(settled_characters),
-        cmocka_unit_test(invalid_utf8),  cmocka_unit_test(nul_bytes),
-        cmocka_unit_test(huge_inputs),   cmocka_unit_test(long_pretokens),
-        cmocka_unit_test(refused_kinds), cmocka_unit_test(broken_files),
-        cmocka_unit_test(variants),      cmocka_unit_test(white_space),
+        cmocka_unit_test(golden_tiny),        cmocka_unit_test(inverse),
+        cmocka_unit_test(settled_characters), cmocka_unit_test(invalid_utf8),
+        cmocka_unit_test(nul_bytes),          cmocka_unit_test(huge_inputs),
+        cmocka_unit_test(long_pretokens),     cmocka_unit_test(refused_kinds),
+        cmocka_unit_test(broken_files),       cmocka_unit_test(variants),
+        cmocka_unit_test(white_space),
     };
     return cmocka_run_group_tests_name("tokenizer", tests, NULL, NULL);
 }
