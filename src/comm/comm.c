@@ -14,12 +14,18 @@ int comm_fail(struct comm *comm, int rc)
     return rc;
 }
 
-static int alive(const struct comm *comm, struct fl_error *e)
+bool comm_alive(const struct comm *comm)
 {
     for (const struct comm *c = comm; c; c = c->parent)
         if (c->dead)
-            return error_set(e, -ECONNABORTED, "the group of ranks has failed before");
-    return 0;
+            return false;
+    return true;
+}
+
+static int alive(const struct comm *comm, struct fl_error *e)
+{
+    return comm_alive(comm) ? 0
+                            : error_set(e, -ECONNABORTED, "the group of ranks has failed before");
 }
 
 int comm_split(struct comm *comm, int color, int key, struct comm **out, struct fl_error *e)

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +28,8 @@ int comm_split(struct comm *comm, int color, int key, struct comm **out, struct 
 // the dead rank, so the process then leaves by _exit.
 void comm_destroy(struct comm *comm);
 
+// Whether no call has failed in the group or in what it was split from, nor was it abandoned.
+bool comm_alive(const struct comm *comm);
 // This rank gives up alone: the group is dead to it from now on, and its end ends the others.
 void comm_abandon(struct comm *comm);
 

@@ -5,7 +5,8 @@
 // the arena. Two kinds of rows hide a backend's storage, whose size row_bytes tells:
 //   stream     values rounded to bf16 in fp8 numerics, plain reals in exact numerics
 //   quantised  e4m3 in blocks of 1x128 with scales amax / 448, plain reals in exact numerics
-// "real" arrays are fp32 on every backend. Every operation may be called with no rows.
+// Both are made from an operation's fp32 results, rounded once. "real" arrays are fp32 on every
+// backend. Every operation may be called with no rows.
 // Matrices are row-major; T tokens, R rows, H hidden, W expert width, K top_k, E experts.
 // All return 0 or a negative errno with e filled.
 #ifndef FL_OPS_OPS_H

@@ -44,20 +44,6 @@ void gate_destroy(struct gate *gate)
     free(gate);
 }
 
-void gate_batch(struct gate *gate, const struct batch *batch)
-{
-    gate->batch = batch;
-    gate->matters = memory_resize(gate->matters, (size_t)batch->tokens + 1, sizeof(bool));
-    gate->matters_last = memory_resize(gate->matters_last, (size_t)batch->tokens + 1, sizeof(bool));
-    for (int s = 0; s < batch->samples; s++) {
-        bool behind = false;
-        for (int t = batch->starts[s + 1] - 1; t >= batch->starts[s]; t--) {
-            gate->matters_last[t] = batch->targets[t] >= 0;
-            gate->matters[t] = behind |= batch->targets[t] >= 0;
-        }
-    }
-}
-
 // The router's choice: the top_k largest logits, of equal ones the lower number.
 static void routing_note(struct gate *gate, int layer, const real *logits)
 {
@@ -86,9 +72,21 @@ static void gate_see(void *context, const char *what, int layer, const real *val
         routing_note(gate, layer, values);
 }
 
-struct net_probe gate_probe(struct gate *gate)
+void gate_batch(struct gate *gate, struct net *net, const struct batch *batch)
 {
-    return (struct net_probe){.see = gate_see, .context = gate};
+    const struct net_probe probe = {.see = gate_see, .context = gate};
+
+    gate->batch = batch;
+    gate->matters = memory_resize(gate->matters, (size_t)batch->tokens + 1, sizeof(bool));
+    gate->matters_last = memory_resize(gate->matters_last, (size_t)batch->tokens + 1, sizeof(bool));
+    for (int s = 0; s < batch->samples; s++) {
+        bool behind = false;
+        for (int t = batch->starts[s + 1] - 1; t >= batch->starts[s]; t--) {
+            gate->matters_last[t] = batch->targets[t] >= 0;
+            gate->matters[t] = behind |= batch->targets[t] >= 0;
+        }
+    }
+    net_probe_set(net, &probe);
 }
 
 static const char *module_name(const struct adapter *adapter, char *text, size_t bytes)
@@ -142,12 +140,13 @@ static int modules_check(const struct gate *gate, struct ops *ops, struct fl_err
     return 0;
 }
 
-int gate_check(struct gate *gate, double loss, double norm, struct ops *ops, struct comm *world,
-               struct fl_error *e)
+int gate_check(struct gate *gate, struct net *net, double loss, double norm, struct ops *ops,
+               struct comm *world, struct fl_error *e)
 {
     double most = log(gate->model->vocab) + 1;
     int rc;
 
+    net_probe_set(net, &(struct net_probe){0});
     if (!isfinite(loss))
         return error_set(e, -EDOM,
                          "iteration 1: the lm loss is not finite: the checkpoint is damaged or not "

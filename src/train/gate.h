@@ -17,15 +17,14 @@ struct gate *gate_create(const struct spec *spec, const struct model *model,
                          const struct layout *layout, const struct adapters *adapters);
 void gate_destroy(struct gate *gate); // NULL-safe
 
-// Before each forward pass of the first step: routing of this batch is noted through the probe,
-// which is to be set in net. A token counts for a layer when a target of its sample lies at or
-// behind it, in the last layer when it has a target itself.
-void gate_batch(struct gate *gate, const struct batch *batch);
-struct net_probe gate_probe(struct gate *gate);
+// Before each forward pass of the first step: notes through net's probe where this batch's tokens
+// go. A token counts for a layer when a target of its sample lies at or behind it, in the last
+// layer when it has a target itself.
+void gate_batch(struct gate *gate, struct net *net, const struct batch *batch);
 
-// After the gradients were reduced: all ranks get the verdict, of the lowest one that finds fault.
-// loss and norm are equal on all ranks.
-int gate_check(struct gate *gate, double loss, double norm, struct ops *ops, struct comm *world,
-               struct fl_error *e);
+// After the gradients were reduced; takes the probe out of net. All ranks get the verdict, that of
+// the lowest one that finds fault. loss and norm are equal on all ranks.
+int gate_check(struct gate *gate, struct net *net, double loss, double norm, struct ops *ops,
+               struct comm *world, struct fl_error *e);
 
 #endif

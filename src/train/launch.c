@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 // The first of names that is set, as a number within [low, high]; *value is kept without one.
 static int number_read(const char *const *names, int64_t low, int64_t high, int64_t *value,
@@ -37,7 +38,8 @@ static void words_find(int argc, char **argv, struct launch *launch)
     if (first)
         launch->words[count++] = first;
     for (int i = 1; i < argc; i++)
-        launch->words[count++] = argv[i];
+        if (i > 1 || strcmp(argv[i], "--") != 0) // by hand: -- and flags
+            launch->words[count++] = argv[i];
     launch->word_count = count;
 }
 

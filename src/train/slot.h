@@ -32,8 +32,8 @@ uint64_t slot_peak_most(const struct slot *slot);
 // A comm watch (context: struct slot): -ECONNABORTED once the record says that a rank of this node
 // died. Its line is for the lowest surviving rank of the node; the others' text is empty.
 int slot_watch(void *context, struct fl_error *e);
-// After a call failed by itself: waits a few seconds for the record to tell of a dead rank, and
-// then replaces e.
+// After a call failed by itself because the group is dead: waits a few seconds for the record to
+// tell of the rank that died, and then replaces e.
 void slot_explain(struct slot *slot, struct fl_error *e);
 
 #endif

@@ -50,8 +50,8 @@ struct golden_fp8 {
     double free_cosine;                        // of the whole gradient, routing free
 };
 
-// break_it, if given, plants a bug before every run.
-void golden_exact_measure(struct golden_exact *x, void (*break_it)(struct golden *g));
+// steps: of training, at most GOLDEN_STEPS. break_it, if given, plants a bug before the first pass.
+void golden_exact_measure(struct golden_exact *x, int steps, void (*break_it)(struct golden *g));
 void golden_fp8_measure(struct golden_fp8 *x, void (*break_it)(struct golden *g));
 
 // Names of the limits that are broken, "" when none, into text; returns text.

@@ -10,7 +10,7 @@ static void exact(void **state)
     struct golden_exact x;
     char broken[256];
     (void)state;
-    golden_exact_measure(&x, NULL);
+    golden_exact_measure(&x, GOLDEN_STEPS, NULL);
     print_message("base: loss %.1e router logits %.1e hidden %.1e logits %.1e\n", x.base_loss,
                   x.router_logits, x.hidden, x.logits);
     print_message(
@@ -71,7 +71,7 @@ static void planted(void (*break_it)(struct golden *g), const char *exact_broken
     struct golden_fp8 fp8_values;
     char broken[256];
 
-    golden_exact_measure(&exact_values, break_it);
+    golden_exact_measure(&exact_values, 2, break_it);
     assert_string_equal(golden_exact_judge(&exact_values, broken), exact_broken);
     golden_fp8_measure(&fp8_values, break_it);
     print_message("fp8 checks broken: %s\n", golden_fp8_judge(&fp8_values, broken));

@@ -55,7 +55,7 @@ void base_backward(const struct fp8_matrix *w, int index, const real *dy, int ro
                    real *tile);
 
 // One block of at most 128 values to e4m3 and back with scale amax / 448. A NaN stays in its place;
-// an infinity becomes NaN and the others of its block 0.
+// an infinity makes the whole block NaN.
 void quantise_block(const real *x, int count, real *y);
 // Rows of parts whose blocks restart (part_cols add up to cols); copies in exact numerics.
 void quantise_rows(bool fp8, const real *x, int rows, int cols, const int *part_cols, int parts,

@@ -44,7 +44,6 @@ static void product_forward(struct cpu *cpu, const struct fp8_matrix *w, const s
     base_forward(w, expert, xq + first * (size_t)w->cols, rows, to, mine);
     lora_forward(cpu->fp8, lora, expert, group->keys + first, x + first * (size_t)w->cols, rows,
                  w->cols, to, w->rows, mine + s->tile);
-    round_rows(cpu->fp8, to, (size_t)rows * (size_t)w->rows);
 }
 
 static real sigmoid(real x)
@@ -52,10 +51,10 @@ static real sigmoid(real x)
     return 1 / (1 + real_exp(-x));
 }
 
-static void swiglu(bool fp8, const real *gate_up, int width, real *act)
+static void swiglu(const real *gate_up, int width, real *act)
 {
     for (int c = 0; c < width; c++)
-        act[c] = round_to_bf16(fp8, gate_up[c] * sigmoid(gate_up[c]) * gate_up[width + c]);
+        act[c] = gate_up[c] * sigmoid(gate_up[c]) * gate_up[width + c];
 }
 
 int cpu_fc1_forward(struct ops *ops, const struct fp8_matrix *w, const struct lora *lora,
@@ -75,9 +74,11 @@ int cpu_fc1_forward(struct ops *ops, const struct fp8_matrix *w, const struct lo
         product_forward(cpu, w, lora, group, i, xq, xq, gate_up, &scratch);
 #pragma omp parallel for schedule(static)
     for (int r = 0; r < group->rows; r++)
-        swiglu(cpu->fp8, (const real *)gate_up + (size_t)r * (size_t)w->rows, width,
+        swiglu((const real *)gate_up + (size_t)r * (size_t)w->rows, width,
                (real *)act + (size_t)r * (size_t)width);
     quantise_rows(cpu->fp8, act, group->rows, width, &width, 1, actq);
+    round_rows(cpu->fp8, act, (size_t)group->rows * (size_t)width);
+    round_rows(cpu->fp8, gate_up, (size_t)group->rows * (size_t)w->rows);
     arena_release(cpu->arena, mark);
     return 0;
 }
@@ -96,6 +97,7 @@ int cpu_fc2_forward(struct ops *ops, const struct fp8_matrix *w, const struct lo
 #pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < group->experts; i++)
         product_forward(cpu, w, lora, group, i, act, actq, y, &scratch);
+    round_rows(cpu->fp8, y, (size_t)group->rows * (size_t)w->rows);
     arena_release(cpu->arena, mark);
     return 0;
 }

@@ -41,10 +41,11 @@ int cpu_norm_forward(struct ops *ops, const void *x, const void *delta, const fl
             squares += (double)from[c] * (double)from[c];
         inverse = (real)(1 / sqrt(squares / cols + eps));
         for (int c = 0; c < cols; c++)
-            to[c] = round_to_bf16(fp8, from[c] * inverse * (real)gain[c]);
+            to[c] = from[c] * inverse * (real)gain[c];
     }
     if (yq)
         quantise_rows(fp8, y, rows, cols, &cols, 1, yq);
+    round_rows(fp8, y, (size_t)rows * (size_t)cols);
     return 0;
 }
 
