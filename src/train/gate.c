@@ -13,7 +13,6 @@
 
 struct gate {
     const struct model *model;
-    const struct layout *layout;
     const struct adapters *adapters;
     bool capacity;     // slots may be dropped, and which is not known here
     uint64_t *reached; // [layers, experts] tokens whose gradient must reach the expert
@@ -22,12 +21,11 @@ struct gate {
 };
 
 struct gate *gate_create(const struct spec *spec, const struct model *model,
-                         const struct layout *layout, const struct adapters *adapters)
+                         const struct adapters *adapters)
 {
     struct gate *gate = memory_zeroed(1, sizeof *gate);
 
     gate->model = model;
-    gate->layout = layout;
     gate->adapters = adapters;
     gate->capacity = spec->capacity_factor > 0;
     gate->reached = memory_zeroed((size_t)model->layers * (size_t)model->experts, sizeof(uint64_t));

@@ -12,9 +12,9 @@
 
 struct gate;
 
-// Keeps references to model, layout and adapters.
+// Keeps references to model and adapters.
 struct gate *gate_create(const struct spec *spec, const struct model *model,
-                         const struct layout *layout, const struct adapters *adapters);
+                         const struct adapters *adapters);
 void gate_destroy(struct gate *gate); // NULL-safe
 
 // Before each forward pass of the first step: notes through net's probe where this batch's tokens

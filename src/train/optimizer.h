@@ -9,7 +9,6 @@
 
 struct optimizer_config {
     const struct spec *spec;
-    const struct layout *layout;
     struct adapters *adapters;
     struct ops *ops;
     struct arena *arena;

@@ -47,6 +47,7 @@ int slot_create(const struct plan *plan, int local_rank, uint64_t cap, struct sl
 {
     struct slot *slot = memory_zeroed(1, sizeof *slot);
     struct record_rank *mine = &slot->mine;
+    const char *node = getenv("SLURMD_NODENAME");
     int rc;
 
     *out = NULL;
@@ -62,7 +63,10 @@ int slot_create(const struct plan *plan, int local_rank, uint64_t cap, struct sl
     mine->ep_rank = (uint32_t)plan->layout.ep_rank;
     mine->dp_rank = (uint32_t)plan->layout.dp_rank;
     mine->pid = getpid();
-    gethostname(mine->node, sizeof mine->node - 1);
+    if (node) // several of a test cluster may be on one host
+        snprintf(mine->node, sizeof mine->node, "%s", node);
+    else
+        gethostname(mine->node, sizeof mine->node - 1);
     snprintf(mine->gpu, sizeof mine->gpu, "cpu");
     memcpy(mine->planned, plan->bytes, sizeof mine->planned);
     mine->planned_total = plan->total_bytes;

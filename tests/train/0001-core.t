@@ -42,19 +42,22 @@ job() { # job NAME [KEY VALUE]...: a job.yaml with keys replaced or added
     for key in "${!keys[@]}"; do echo "$key: ${keys[$key]}"; done >"$name.yaml"
 }
 
+# Open MPI's own leaks hide ours: those are looked for with one rank.
 ranks() { # ranks N ARGUMENT...
     local n=$1
     shift
-    timeout 300 mpirun --oversubscribe --bind-to none -np "$n" "$@"
+    ASAN_OPTIONS=detect_leaks=0 timeout 300 mpirun --oversubscribe --bind-to none -np "$n" "$@"
 }
 
 values() { # values KEY FILE: of the train lines
     sed -n "s/^{\"event\":\"train\".*\"$1\":\([^,}]*\).*/\1/p" "$2/metrics.jsonl"
 }
 
-close() { # close A B: two columns of numbers agree to 1e-4
-    paste <(values lm_loss "$1") <(values lm_loss "$2") |
-        awk '{d = ($1 - $2) / $1; if (d < 0) d = -d; if (!(d <= 1e-4)) bad = 1} END {exit bad || NR != 3}'
+close() { # close A B: losses and gradient norms agree to 1e-4
+    paste <(values lm_loss "$1") <(values lm_loss "$2") \
+        <(values grad_norm "$1") <(values grad_norm "$2") |
+        awk 'function apart(x, y) {return !((x - y) / x <= 1e-4 && (y - x) / x <= 1e-4)}
+            apart($1, $2) || apart($3, $4) {bad = 1} END {exit bad || NR != 3}'
 }
 
 # One rank: trains, validates, reports, saves.
@@ -219,7 +222,7 @@ for shape in 2:1 2:2 4:1 4:2 4:4; do
     ranks "$n" "$core" n$n.ep$ep.yaml >n$n.ep$ep.log 2>n$n.ep$ep.err || sed 's/^/# /' n$n.ep$ep.err
     echo "# $(values lm_loss n$n.ep$ep.out | tr '\n' ' ') / $(values grad_norm n$n.ep$ep.out | tr '\n' ' ')"
     close invariance.out n$n.ep$ep.out
-    ok $? "$n ranks with EP $ep follow the loss of one"
+    ok $? "$n ranks with EP $ep follow the loss and gradient norm of one"
     [ "$(stat -c %s n$n.ep$ep.out/adapter_model.safetensors)" = \
         "$(stat -c %s invariance.out/adapter_model.safetensors)" ]
     ok $? "and leave all adapters"

@@ -97,7 +97,7 @@ static size_t params_count(const struct stage *s)
 // A first step up to its gradients.
 static struct gate *first_step(struct stage *s)
 {
-    struct gate *gate = gate_create(s->spec, &s->model, &s->layout, s->adapters);
+    struct gate *gate = gate_create(s->spec, &s->model, s->adapters);
     struct net_loss loss;
 
     memset(s->adapters->grads, 0, params_count(s) * sizeof(real));
@@ -191,8 +191,7 @@ static void optimizer_is_adamw(void **state)
     size_t n = params_count(s);
     double *p = memory_zeroed(n, sizeof *p), *m = memory_zeroed(n, sizeof *m);
     double *v = memory_zeroed(n, sizeof *v), worst = 0;
-    struct optimizer_config config = {s->spec,  &s->layout, s->adapters, s->ops,
-                                      s->arena, s->world,   s->world};
+    struct optimizer_config config = {s->spec, s->adapters, s->ops, s->arena, s->world, s->world};
     struct arena_stats before, after;
     struct optimizer *o;
 

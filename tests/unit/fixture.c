@@ -13,6 +13,21 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+const struct model odd_model = {
+    .layers = 2,
+    .hidden = 192,
+    .heads = 2,
+    .kv_heads = 1,
+    .head_dim = 48,
+    .experts = 4,
+    .top_k = 2,
+    .expert_width = 192,
+    .vocab = 97,
+    .max_positions = 64,
+    .rms_eps = 1e-6,
+    .rope_theta = 1e4,
+};
+
 static uint32_t next(uint32_t *state)
 {
     *state = *state * 1664525u + 1013904223u;
@@ -295,4 +310,19 @@ struct layout fixture_layout(const struct model *model, int ep, int rank)
         .expert_first = rank * (model->experts / ep),
         .accumulation = 1,
     };
+}
+
+int fixture_load(struct loaded *l, const char *folder, const struct model *model, int ep, int rank,
+                 int threads, struct fl_error *e)
+{
+    *l = (struct loaded){.model = *model, .layout = fixture_layout(model, ep, rank)};
+    check_ok(arena_create_host(0, &l->arena, e), e);
+    check_ok(model_weights_create(model, &l->layout, l->arena, &l->weights, e), e);
+    return model_weights_load(l->weights, folder, model, &l->layout, threads, &l->stats, e);
+}
+
+void fixture_unload(struct loaded *l)
+{
+    model_weights_destroy(l->weights);
+    arena_destroy(l->arena);
 }

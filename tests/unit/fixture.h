@@ -5,6 +5,7 @@
 
 #include "job/layout.h"
 #include "job/model.h"
+#include "weights/model_weights.h"
 #include "weights/tensor.h"
 
 #include <stddef.h>
@@ -47,7 +48,23 @@ void folder_remove(char *folder);
 // Copies every file of one folder to another.
 void folder_copy(const char *from, const char *to);
 
+// Hidden and width 192: one whole and one partial block; q, k and v of 96, 48 and 48 rows restart
+// their grids inside what would be one block.
+extern const struct model odd_model;
+
 // Rank of a world in which only experts are divided.
 struct layout fixture_layout(const struct model *model, int ep, int rank);
+
+// A rank's weights, loaded from folder; fixture_unload is needed after a failure too.
+struct loaded {
+    struct model model;
+    struct layout layout;
+    struct arena *arena;
+    struct model_weights *weights;
+    struct load_stats stats;
+};
+int fixture_load(struct loaded *loaded, const char *folder, const struct model *model, int ep,
+                 int rank, int threads, struct fl_error *e);
+void fixture_unload(struct loaded *loaded);
 
 #endif
