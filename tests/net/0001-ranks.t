@@ -10,8 +10,9 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 tests=0
 
-for n in 1 2 4; do
+for n in 2 4; do
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1 \
+        ASAN_OPTIONS=detect_leaks=0 \
         timeout 240 mpirun --oversubscribe --bind-to none -np "$n" "$program" "$n" \
         >"$work/out" 2>"$work/err"
     status=$?

@@ -194,7 +194,8 @@ int main(int argc, char **argv)
     struct model model;
     int size = argc > 1 ? atoi(argv[1]) : 1, tests = 0, failures = 0, rc;
 
-    if ((rc = comm_mpi_create(size, &world, &error)) < 0 ||
+    if ((rc = size > 1 ? comm_mpi_create(size, &world, &error) : comm_self_create(&world, &error)) <
+            0 ||
         (rc = comm_self_create(&self, &error)) < 0 ||
         (rc = model_load(CHECKPOINT, &model, &error)) < 0 ||
         (rc = run_open(&reference, &model, 1, 0, 1, self)) < 0)

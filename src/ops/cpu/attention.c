@@ -102,7 +102,7 @@ int cpu_attention_forward(struct ops *ops, const void *qk, const void *qkv, cons
 
     if (rc < 0)
         return rc;
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) num_threads(cpu->threads)
     for (int task = 0; task < samples * m->heads; task++) {
         size_t h = (size_t)(task % m->heads);
         struct view v = view_make(m, starts, task / m->heads);
@@ -185,7 +185,7 @@ int cpu_attention_backward(struct ops *ops, const void *qk, const void *qkv, con
         memset(dqkv, 0, count * sizeof(real));
         // A task owns its kv head's dk and dv: the query heads of its group add up in a fixed
         // order.
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) num_threads(cpu->threads)
     for (int task = 0; task < samples * m->kv_heads; task++) {
         size_t g = (size_t)(task % m->kv_heads);
         struct view v = view_make(m, starts, task / m->kv_heads);

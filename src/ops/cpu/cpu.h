@@ -14,7 +14,7 @@
 struct cpu {
     struct ops table; // first: a struct ops * is a struct cpu *
     struct arena *arena;
-    int threads;
+    int threads; // of the loops that have scratch for each
     bool fp8;
 };
 

@@ -69,7 +69,7 @@ int cpu_fc1_forward(struct ops *ops, const struct fp8_matrix *w, const struct lo
 
     if (rc < 0)
         return rc;
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) num_threads(cpu->threads)
     for (int i = 0; i < group->experts; i++)
         product_forward(cpu, w, lora, group, i, xq, xq, gate_up, &scratch);
 #pragma omp parallel for schedule(static)
@@ -94,7 +94,7 @@ int cpu_fc2_forward(struct ops *ops, const struct fp8_matrix *w, const struct lo
 
     if (rc < 0)
         return rc;
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) num_threads(cpu->threads)
     for (int i = 0; i < group->experts; i++)
         product_forward(cpu, w, lora, group, i, act, actq, y, &scratch);
     round_rows(cpu->fp8, y, (size_t)group->rows * (size_t)w->rows);
@@ -129,7 +129,7 @@ int cpu_fc2_backward(struct ops *ops, const struct fp8_matrix *w, const struct l
 
     if (rc < 0)
         return rc;
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) num_threads(cpu->threads)
     for (int i = 0; i < group->experts; i++)
         product_backward(cpu, w, lora, group, i, weights, act, dyq, dyq, dact, &scratch);
 #pragma omp parallel for schedule(static)
@@ -178,7 +178,7 @@ int cpu_fc1_backward(struct ops *ops, const struct fp8_matrix *w, const struct l
                         (const real *)dact + (size_t)r * (size_t)width, width, dgate_up + at);
     }
     quantise_rows(cpu->fp8, dgate_up, group->rows, w->rows, w->part_rows, w->parts, dgate_upq);
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) num_threads(cpu->threads)
     for (int i = 0; i < group->experts; i++)
         product_backward(cpu, w, lora, group, i, NULL, xq, dgate_up, dgate_upq, dx, &scratch);
     round_rows(cpu->fp8, dx, (size_t)group->rows * (size_t)w->cols);
