@@ -303,9 +303,10 @@ void flags_release(struct spec *spec)
     const struct flag *rows = flags_table(&count);
 
     for (size_t i = 0; i < count; i++) {
-        void *at = (char *)spec + rows[i].offset;
+        void *at;
         if (rows[i].offset == FLAG_NOWHERE)
             continue;
+        at = (char *)spec + rows[i].offset;
         if (rows[i].type == FLAG_WORD)
             free(*(char **)at);
         if (rows[i].type == FLAG_LIST)

@@ -255,7 +255,7 @@ static const struct flag rows[] = {
      .preset = "full",
      .choices = "full none selective",
      AT(recompute),
-     .only = "full none",
+     .only = "full",
      .help = "full: keep layer inputs alone and compute a layer again for its backward pass"},
     {.name = "recompute_method",
      .type = FLAG_CHOICE,

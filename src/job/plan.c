@@ -10,9 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ALIGNMENT   256 // ARENA_ALIGNMENT of mem/arena.h, which the plugin does not see
-#define LOGIT_ROWS  1024
-#define TOKEN_BYTES 20 // id, target, position and key of a batch's token
+#define ALIGNMENT   256  // ARENA_ALIGNMENT of mem/arena.h, which the plugin does not see
+#define LOGIT_ROWS  1024 // of one chunk of logits
+#define CPU_ROWS    256  // of a dequantised tile, and of a block of LoRA rows, of ops/cpu
+#define TOKEN_BYTES 20   // id, target, position and key of a batch's token
 #define SIZE_MOST   0x1p60
 
 typedef unsigned long long amount; // as %llu prints it
@@ -23,8 +24,6 @@ struct sizes {
     amount tokens; // of a full micro-batch
     amount rows;   // tokens x expert that this rank's experts get at most
     amount rank;
-    amount value; // bytes of an activation or adapter parameter
-    amount length;
 };
 
 static amount aligned(amount bytes)
@@ -135,11 +134,11 @@ static void weights_plan(struct plan *plan, const struct model *m, const struct 
              s->vocab, h);
 }
 
-static void states_plan(struct plan *plan, const struct sizes *s)
+static void states_plan(struct plan *plan)
 {
     amount n = plan->trainable_params;
 
-    term(plan, MEMORY_ADAPTERS, "parameters", aligned(n * s->value), "%llu %s", n,
+    term(plan, MEMORY_ADAPTERS, "parameters", aligned(n * (plan->cpu ? 4 : 2)), "%llu %s", n,
          plan->cpu ? "fp32, their own main parameters" : "bf16");
     term(plan, MEMORY_GRADIENTS, "gradients", aligned(n * 4), "%llu fp32", n);
     if (!plan->cpu)
@@ -148,58 +147,106 @@ static void states_plan(struct plan *plan, const struct sizes *s)
     term(plan, MEMORY_OPTIMIZER, "second moments", aligned(n * 4), "%llu fp32", n);
 }
 
-static void activations_plan(struct plan *plan, const struct spec *spec, const struct sizes *s)
+// Of one row as the network keeps it: stream rows between operations, quantised rows as inputs of
+// base products. The CPU backend holds both in fp32.
+static amount stream(const struct plan *plan, amount cols)
 {
-    amount T = s->tokens, R = s->rows, v = s->value;
-    amount attention = 2 * s->hidden + 2 * (s->q + 2 * s->kv) + 2 * s->q, router = 2 * s->experts;
-    amount expert = 2 * s->hidden + 5 * s->width;
-    amount layers = spec->recompute == RECOMPUTE_FULL ? 1 : s->layers;
-
-    term(plan, MEMORY_ACTIVATIONS, "batch", T * TOKEN_BYTES, "%llu tokens x %d", T, TOKEN_BYTES);
-    term(plan, MEMORY_ACTIVATIONS, "layer inputs", (s->layers + 1) * T * s->hidden * v,
-         "(%llu + 1) layers x %llu tokens x %llu x %llu", s->layers, T, s->hidden, v);
-    term(plan, MEMORY_ACTIVATIONS, "routing", s->layers * T * s->top_k * 8,
-         "%llu layers x %llu tokens x %llu x (expert, weight) 8", s->layers, T, s->top_k);
-    term(plan, MEMORY_ACTIVATIONS, "attention", layers * T * attention * v,
-         "%llu x %llu tokens x %llu (norms; q, k, v; output; gradients) x %llu", layers, T,
-         attention, v);
-    term(plan, MEMORY_ACTIVATIONS, "router", layers * T * router * 4,
-         "%llu x %llu tokens x %llu (logits, probabilities) x 4", layers, T, router);
-    term(plan, MEMORY_ACTIVATIONS, "experts", layers * R * expert * v,
-         "%llu x %llu rows x %llu (input, gate, up, SwiGLU, gradients) x %llu", layers, R, expert,
-         v);
-    term(plan, MEMORY_ACTIVATIONS, "adapters", layers * (2 * T + 2 * R) * s->rank * v,
-         "%llu x 2 x (%llu tokens + %llu rows) x rank %llu x %llu", layers, T, R, s->rank, v);
+    return cols * (plan->cpu ? 4 : 2);
 }
 
+static amount quantised(const struct plan *plan, amount cols)
+{
+    return plan->cpu ? cols * 4 : cols + blocks(cols) * 4;
+}
+
+// What stays from the forward to the backward pass, and one layer computed again and
+// differentiated.
+static void activations_plan(struct plan *plan, const struct model *m, const struct sizes *s)
+{
+    amount T = s->tokens, R = s->rows, S = s->tokens * s->top_k, h = s->hidden, w = s->width;
+    amount qkv = s->q + 2 * s->kv, head_dim = m->head_dim, heads = m->heads;
+    amount attention = 2 * stream(plan, h) + quantised(plan, h) + stream(plan, qkv) +
+                       stream(plan, s->q + s->kv) + stream(plan, s->q) + quantised(plan, s->q) +
+                       heads * 4;
+    amount moe = 2 * stream(plan, h) + quantised(plan, h) + 2 * s->experts * 4 + s->top_k * 4;
+    amount expert = quantised(plan, h) + stream(plan, 2 * w) + stream(plan, w) + quantised(plan, w);
+    amount back_row = quantised(plan, h) + stream(plan, w) + stream(plan, h) + 8;
+    amount back_slot = stream(plan, h) + 8;
+    amount back_token = stream(plan, h) + quantised(plan, h);
+    amount back_experts = R * back_row + S * back_slot + T * back_token;
+    amount back_attention = stream(plan, s->q) + stream(plan, qkv) + stream(plan, h);
+
+    term(plan, MEMORY_ACTIVATIONS, "batch", T * TOKEN_BYTES, "%llu tokens x %d bytes", T,
+         TOKEN_BYTES);
+    term(plan, MEMORY_ACTIVATIONS, "rotations", T * head_dim * 4, "%llu tokens x %llu fp32", T,
+         head_dim);
+    term(plan, MEMORY_ACTIVATIONS, "layer inputs", (s->layers + 1) * T * stream(plan, h),
+         "(%llu + 1) layers x %llu tokens x %llu %s", s->layers, T, h, plan->cpu ? "fp32" : "bf16");
+    term(plan, MEMORY_ACTIVATIONS, "routes", s->layers * S * 5,
+         "%llu layers x %llu tokens x %llu experts x 5 bytes", s->layers, T, s->top_k);
+    term(plan, MEMORY_ACTIVATIONS, "attention of a layer", T * attention,
+         "%llu tokens x %llu bytes (norm, q k v twice, output)", T, attention);
+    term(plan, MEMORY_ACTIVATIONS, "router of a layer", T * moe + S * 8 + R * 12,
+         "%llu tokens x %llu bytes (norm, logits, weights) + order of %llu rows", T, moe, R);
+    term(plan, MEMORY_ACTIVATIONS, "experts of a layer", R * expert,
+         "%llu rows x %llu bytes (input, gate and up, SwiGLU)", R, expert);
+    term(plan, MEMORY_ACTIVATIONS, "gradient of the residual", T * stream(plan, h),
+         "%llu tokens x %llu bytes", T, stream(plan, h));
+    if (back_experts > T * back_attention)
+        term(plan, MEMORY_ACTIVATIONS, "gradients of experts", back_experts,
+             "%llu rows x %llu + %llu returned x %llu + %llu tokens x %llu bytes", R, back_row, S,
+             back_slot, T, back_token);
+    else
+        term(plan, MEMORY_ACTIVATIONS, "gradients of attention", T * back_attention,
+             "%llu tokens x %llu bytes", T, back_attention);
+}
+
+// Values of the CPU backend's LoRA scratch: A, B, a block of rows three times, S twice.
+static amount lora_scratch(const struct sizes *s, amount in, amount out)
+{
+    return s->rank * (in + out) + CPU_ROWS * (3 * in + 2 * s->rank);
+}
+
+// Operations run one after another: the one with the largest scratch counts.
 static void workspace_plan(struct plan *plan, const struct sizes *s)
 {
-    amount rows = smaller(s->tokens, LOGIT_ROWS);
-    amount attention = larger(s->q + 2 * s->kv, s->q) * s->hidden, fc1 = 2 * s->width * s->hidden;
+    amount T = s->tokens, R = s->rows, h = s->hidden, w = s->width, q = s->q, qkv = q + 2 * s->kv;
+    amount rows = smaller(T, LOGIT_ROWS), tile = plan->cpu ? 4 * CPU_ROWS : 0;
+    amount scratch_h = plan->cpu ? 4 * lora_scratch(s, h, larger(qkv, 2 * w)) : 0;
+    amount scratch_q = plan->cpu ? 4 * lora_scratch(s, q, h) : 0;
+    amount logits = rows * s->vocab * 4 + tile * h;
+    amount dense = T * quantised(plan, qkv) + tile * h + scratch_h;
+    amount output = T * quantised(plan, h) + tile * q + scratch_q;
+    amount experts = R * (stream(plan, 2 * w) + quantised(plan, 2 * w)) + tile * h + scratch_h;
+    amount most = larger(larger(logits, dense), larger(output, experts));
+    const char *and_scratch = plan->cpu ? " + scratch of one thread" : "";
 
-    term(plan, MEMORY_WORKSPACE, "logits", rows * s->vocab * 4, "%llu rows x %llu fp32", rows,
-         s->vocab);
-    if (!plan->cpu) {
-        amount wide = larger(s->hidden, 2 * s->width);
-        term(plan, MEMORY_WORKSPACE, "quantised rows", s->rows * (wide + blocks(wide) * 4),
-             "%llu rows x (%llu e4m3 + %llu fp32)", s->rows, wide, blocks(wide));
-        return;
-    }
-    term(plan, MEMORY_WORKSPACE, "dequantised matrix", larger(attention, fc1) * 4, "%llu fp32",
-         larger(attention, fc1));
-    term(plan, MEMORY_WORKSPACE, "attention scores", s->length * s->length * 4, "%llu x %llu fp32",
-         s->length, s->length);
+    if (most == logits)
+        term(plan, MEMORY_WORKSPACE, "logits", most, "%llu rows x %llu fp32%s", rows, s->vocab,
+             and_scratch);
+    else if (most == experts)
+        term(plan, MEMORY_WORKSPACE, "gate and up backward", most, "%llu rows x %llu bytes%s", R,
+             stream(plan, 2 * w) + quantised(plan, 2 * w), and_scratch);
+    else if (most == dense)
+        term(plan, MEMORY_WORKSPACE, "q k v backward", most, "%llu tokens x %llu bytes%s", T,
+             quantised(plan, qkv), and_scratch);
+    else
+        term(plan, MEMORY_WORKSPACE, "output backward", most, "%llu tokens x %llu bytes%s", T,
+             quantised(plan, h), and_scratch);
 }
 
+// Rows on their way to the experts need both ends' buffers, rows on their way back one.
 static void communication_plan(struct plan *plan, const struct sizes *s)
 {
-    amount sent = s->tokens * s->top_k, h = s->hidden, v = s->value;
+    amount sent = s->tokens * s->top_k, there = quantised(plan, s->hidden);
+    amount back = stream(plan, s->hidden);
 
-    if (plan->layout.ep == 1)
-        return;
-    term(plan, MEMORY_COMMUNICATION, "send", sent * h * v, "%llu rows x %llu x %llu", sent, h, v);
-    term(plan, MEMORY_COMMUNICATION, "receive", s->rows * h * v, "%llu rows x %llu x %llu", s->rows,
-         h, v);
+    if (plan->layout.ep > 1 && (sent + s->rows) * there > s->rows * back)
+        term(plan, MEMORY_COMMUNICATION, "dispatch", (sent + s->rows) * there,
+             "(%llu sent + %llu received) rows x %llu bytes", sent, s->rows, there);
+    else
+        term(plan, MEMORY_COMMUNICATION, "return", s->rows * back, "%llu rows x %llu bytes",
+             s->rows, back);
 }
 
 // The three largest categories in words.
@@ -257,9 +304,7 @@ int plan_make(const struct spec *spec, const struct model *model, int world, uin
         .top_k = model->top_k,
         .vocab = model->vocab,
         .tokens = (amount)spec->micro_batch_size * spec->max_length,
-        .length = spec->max_length,
         .rank = spec->lora_rank,
-        .value = plan->cpu ? 4 : 2,
     };
     s.rows = rows_most(spec, &s, plan->layout.ep);
     plan->base_params = params_base(model, plan->layout.experts_local);
@@ -267,8 +312,8 @@ int plan_make(const struct spec *spec, const struct model *model, int world, uin
     plan->trainable_params = params_trainable(spec, model, plan->layout.experts_local);
     plan->trainable_params_total = params_trainable(spec, model, model->experts);
     weights_plan(plan, model, &s);
-    states_plan(plan, &s);
-    activations_plan(plan, spec, &s);
+    states_plan(plan);
+    activations_plan(plan, model, &s);
     workspace_plan(plan, &s);
     communication_plan(plan, &s);
     if (cap_bytes && plan->total_bytes > cap_bytes)

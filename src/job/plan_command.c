@@ -130,8 +130,9 @@ static void layout_print(const struct spec *spec, const struct model *model,
     printf("  %d ranks: TP %d, DP %d, EP %d, %d x every expert; %d of %d experts a rank\n",
            layout->world, layout->tp, layout->dp, layout->ep, layout->replicas,
            layout->experts_local, model->experts);
-    printf("  an iteration of %d samples: %d micro-batches a rank of %d x %d tokens\n",
-           spec->global_batch_size, layout->accumulation, spec->micro_batch_size, spec->max_length);
+    printf("  an iteration is %d samples: %d micro-batch%s a rank of %d x %d tokens\n",
+           spec->global_batch_size, layout->accumulation, layout->accumulation == 1 ? "" : "es",
+           spec->micro_batch_size, spec->max_length);
 }
 
 static void bytes_print(const struct plan *plan, uint64_t cap_bytes)
