@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 # The configuration of a private cluster, written anew at every start from the settings of lib-cluster.sh.
-# shellcheck source=contrib/lib-cluster.sh
+# shellcheck source=lib-cluster.sh
 . "${BASH_SOURCE[0]%/*}/lib-cluster.sh"
 
 cpus=16 # of each node, whatever the host has: ranks of small jobs may share cores
