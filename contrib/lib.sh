@@ -48,15 +48,17 @@ processes_named() {
 }
 
 # The first slurmd that serves this machine itself: one whose environment names no configuration of its own
-# outside /etc and /usr, as private clusters' daemons do.
+# outside /etc and /usr, as private clusters' daemons do. A process that is just ending has no environment.
 system_slurmd() {
     local pid conf
     for pid in $(processes_named slurmd); do
         conf=$(environment_of "$pid" SLURM_CONF) || true
         case $conf in
         '' | /etc/* | /usr/*)
-            say "$pid"
-            return
+            if IFS= read -r -d '' _ 2>/dev/null <"/proc/$pid/environ"; then
+                say "$pid"
+                return
+            fi
             ;;
         esac
     done
@@ -79,4 +81,30 @@ as_job_user() {
     shift 2
     env HOME="$home" USER="$user" LOGNAME="$user" SHELL=/bin/bash \
         setpriv --reuid="$user" --regid="$(id -g "$user")" --init-groups -- "$@"
+}
+
+# folder_claim DIR MARK USER: makes DIR, or takes one that an earlier run has marked; USER must be able to reach it.
+# Root writes there, so nobody else may own it, and a symbolic link is no folder.
+folder_claim() {
+    if [ -e "$1" ] || [ -L "$1" ]; then
+        if [ -L "$1" ] || ! [ -d "$1" ] || ! [ -O "$1" ]; then
+            die "$1: not a folder of root's: choose another"
+        elif ! [ -e "$1/$2" ] && [ -n "$(ls -A "$1")" ]; then
+            die "$1: not empty and not made by $program: choose another"
+        fi
+    fi
+    mkdir -p "$1" 2>/dev/null || die "$1: cannot be made: choose another"
+    chmod 755 "$1"
+    : >"$1/$2"
+    as_job_user "$3" / test -x "$1" ||
+        die "$1: $3 cannot reach it, a folder above is closed: choose another, such as one below /var/lib"
+}
+
+# folder_name DIR LENGTH: its absolute path, if Slurm's configuration and a Unix socket's 107 characters can take it.
+folder_name() {
+    local path
+    path=$(realpath -m -- "$1")
+    [[ $path =~ ^[A-Za-z0-9/._+-]+$ ]] || die "$path: Slurm takes letters, digits and ./_+- in a path: choose another folder"
+    ((${#path} <= $2)) || die "$path: longer than the $2 characters that leave room for sockets: choose another folder"
+    say "$path"
 }
