@@ -10,7 +10,8 @@
 // Reads path into *text (NUL behind it; free()); more than limit_bytes is an error.
 int file_read(const char *path, size_t limit_bytes, char **text, size_t *bytes, struct fl_error *e);
 
-// Writes path.tmp-PID, fsyncs, renames onto path and fsyncs the folder; on failure path is as it was.
+// Writes path.tmp-PID, fsyncs, renames onto path and fsyncs the folder; on failure path is as it
+// was.
 int file_write(const char *path, const void *data, size_t bytes, struct fl_error *e);
 
 // The same for a file that is written piece by piece.

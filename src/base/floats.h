@@ -51,7 +51,8 @@ uint16_t half_from_float(float x);
 extern const float e4m3_values[256];
 extern const float e5m2_values[256];
 
-// Saturating, as the hardware's cvt.rn.satfinite: |x| above the largest finite value gives it; NaN stays NaN.
+// Saturating, as the hardware's cvt.rn.satfinite: |x| above the largest finite value gives it; NaN
+// stays NaN.
 uint8_t e4m3_from_float(float x);
 uint8_t e5m2_from_float(float x);
 

@@ -13,8 +13,8 @@ struct plan {
     uint64_t bytes[MEMORY_CATEGORIES], total_bytes;     // of one rank, at its peak
 };
 
-// Pure. All ranks have equal plans. cap_bytes 0: no cap; else a plan above it is an error that names
-// the largest categories.
+// Pure. All ranks have equal plans. cap_bytes 0: no cap; else a plan above it is an error that
+// names the largest categories.
 int plan_make(const struct spec *spec, const struct model *model, int world, uint64_t cap_bytes,
               struct plan *plan, struct fl_error *e);
 

@@ -14,8 +14,8 @@ enum numerics { NUMERICS_FP8, NUMERICS_EXACT }; // exact: dequantised weights, f
 enum decay { DECAY_COSINE, DECAY_LINEAR, DECAY_CONSTANT };
 enum recompute { RECOMPUTE_FULL, RECOMPUTE_NONE };
 
-// LoRA targets. QKV, PROJ, FC1, FC2 are the fused modules, one A each; Q, K, V have an A of their own
-// and are used instead of QKV.
+// LoRA targets. QKV, PROJ, FC1, FC2 are the fused modules, one A each; Q, K, V have an A of their
+// own and are used instead of QKV.
 enum lora_target {
     LORA_QKV = 1 << 0,
     LORA_Q = 1 << 1,
@@ -30,7 +30,7 @@ enum lora_target {
 struct spec {
     char *source; // "job.yaml" or "command line", for messages
 
-    char *model;                    // folder in Hugging Face layout
+    char *model;                     // folder in Hugging Face layout
     char **datasets, **val_datasets; // files
     size_t dataset_count, val_dataset_count;
     char *output_dir;
@@ -53,9 +53,9 @@ struct spec {
     enum decay lr_decay;
     double weight_decay, adam_beta1, adam_beta2, adam_eps, clip_grad; // clip_grad 0: none
     int epochs;
-    int64_t train_iters;                          // 0: epochs decide
+    int64_t train_iters;                                // 0: epochs decide
     int64_t eval_interval, save_interval, log_interval; // iterations; 0: never
-    int eval_iters;                               // global batches an evaluation; 0: all
+    int eval_iters;                                     // global batches an evaluation; 0: all
     uint64_t seed;
     int threads; // data threads a rank
 };
@@ -64,7 +64,8 @@ struct spec {
 int spec_parse_yaml(const char *text, size_t bytes, const char *name, struct spec **out,
                     struct fl_error *e);
 
-// Parses the words after `--`: NAME=VALUE environment words, `sft`, --flag value, --flag=value, --flag.
+// Parses the words after `--`: NAME=VALUE environment words, `sft`, --flag value, --flag=value,
+// --flag.
 int spec_parse_flags(int argc, char *const *argv, struct spec **out, struct fl_error *e);
 
 // Reads either form: one word naming a file, or flags. What srun, the core and the tool call.

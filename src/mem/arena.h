@@ -2,8 +2,8 @@
 // All large memory of a rank: one reserved address range, mapped granule by granule, tagged by
 // category, held under a hard cap.
 //
-// Two ends share the range: permanent allocations, and a stack of transient ones that is cut back to
-// a mark. The steady state of training pushes and releases the same sequence every step.
+// Two ends share the range: permanent allocations, and a stack of transient ones that is cut back
+// to a mark. The steady state of training pushes and releases the same sequence every step.
 #ifndef FL_MEM_ARENA_H
 #define FL_MEM_ARENA_H
 
@@ -13,8 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define ARENA_ALIGNMENT 256         // bytes, of every allocation
-#define ARENA_GRANULE   (2u << 20)  // bytes mapped at once
+#define ARENA_ALIGNMENT 256        // bytes, of every allocation
+#define ARENA_GRANULE   (2u << 20) // bytes mapped at once
 
 struct arena;
 struct arena_mark {
@@ -39,6 +39,7 @@ int arena_alloc(struct arena *arena, enum memory_category category, size_t bytes
 int arena_push(struct arena *arena, enum memory_category category, size_t bytes, void **out,
                struct fl_error *e);
 struct arena_mark arena_mark(const struct arena *arena);
+// Nothing permanent may be allocated between a mark and its release.
 void arena_release(struct arena *arena, struct arena_mark mark);
 
 void arena_stats_get(const struct arena *arena, struct arena_stats *stats);

@@ -19,8 +19,9 @@ struct adapter {
     size_t a, b; // offsets into params and grads, elements
 };
 
-// params and grads hold [replicated | expert]: attention adapters, equal on every rank, then those of
-// this rank's experts. Within a layer and target the experts' A lie one after another, then their B.
+// params and grads hold [replicated | expert]: attention adapters, equal on every rank, then those
+// of this rank's experts. Within a layer and target the experts' A lie one after another, then
+// their B.
 struct adapters {
     int count;
     struct adapter *list;
@@ -34,8 +35,8 @@ int adapters_create(const struct spec *spec, const struct model *model, const st
                     struct arena *arena, struct adapters **out, struct fl_error *e);
 void adapters_destroy(struct adapters *adapters); // NULL-safe
 
-// PEFT's start: A uniform in +-1/sqrt(in) (Kaiming with a = sqrt 5), B zero. The numbers depend on seed,
-// layer, target and global expert alone, never on the number of ranks.
+// PEFT's start: A uniform in +-1/sqrt(in) (Kaiming with a = sqrt 5), B zero. The numbers depend on
+// seed, layer, target and global expert alone, never on the number of ranks.
 void adapters_init(struct adapters *adapters, uint64_t seed);
 
 // The adapter, or NULL when it is not this rank's.

@@ -32,9 +32,9 @@ struct net_config {
 };
 
 struct net_loss {
-    double loss_sum;      // of the cross entropy over this batch's targets
-    int64_t targets;      // counted
-    double aux_loss;      // mean over layers, without its coefficient
+    double loss_sum; // of the cross entropy over this batch's targets
+    int64_t targets; // counted
+    double aux_loss; // mean over layers, without its coefficient
 };
 
 // Keeps references to everything in config.
@@ -42,9 +42,9 @@ int net_create(const struct net_config *config, struct net **out, struct fl_erro
 void net_destroy(struct net *net); // NULL-safe
 void net_probe_set(struct net *net, const struct net_probe *probe);
 
-// Adds to the adapters' gradients those of  loss_scale * loss_sum + aux_scale * aux_coeff * sum over
-// layers of aux; step keys the dropout. All ranks of ep_comm call together, with any batch sizes;
-// a rank without work passes tokens = 0.
+// Adds to the adapters' gradients those of  loss_scale * loss_sum + aux_scale * aux_coeff * sum
+// over layers of aux; step keys the dropout. All ranks of ep_comm call together, with any batch
+// sizes; a rank without work passes tokens = 0.
 int net_train(struct net *net, const struct batch *batch, uint64_t step, double loss_scale,
               double aux_scale, struct net_loss *loss, struct fl_error *e);
 

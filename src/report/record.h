@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a step's ranks leave behind: a fixed layout in one sealed memfd, a slot for every rank.
 //
-// slurmstepd creates it, the ranks inherit it across exec and write their own slot; the daemon and the
-// accounting helper read it as hostile input. A slot is guarded by a sequence lock and a checksum.
+// slurmstepd creates it, the ranks inherit it across exec and write their own slot; the daemon and
+// the accounting helper read it as hostile input. A slot is guarded by a sequence lock and a
+// checksum.
 #ifndef FL_REPORT_RECORD_H
 #define FL_REPORT_RECORD_H
 
@@ -25,8 +26,8 @@ enum rank_state { RANK_EMPTY, RANK_LOADING, RANK_TRAINING, RANK_DONE, RANK_FAILE
 
 struct record_rank {
     uint32_t rank, local_rank, ep_rank, dp_rank, state;
-    int32_t pid, exit_code;                    // exit_code: as wait() gives it, written by the daemon
-    char node[RECORD_NODE], gpu[RECORD_GPU];   // gpu: UUID or "cpu"
+    int32_t pid, exit_code;                  // exit_code: as wait() gives it, written by the daemon
+    char node[RECORD_NODE], gpu[RECORD_GPU]; // gpu: UUID or "cpu"
     uint64_t planned[MEMORY_CATEGORIES], planned_total; // bytes
     uint64_t peak[MEMORY_CATEGORIES], peak_total;       // bytes, reported by the rank's arena
     uint64_t cap;                                       // bytes, 0 none

@@ -12,9 +12,10 @@
 
 #define MATRIX_PARTS 3
 
-// count matrices [rows, cols] of e4m3, W = data * scale, row-major, one after another. Rows are made of
-// parts (q, k, v or gate, up) whose 128-blocks restart: the scale grid of one matrix has
-// scale_rows = sum over parts of ceil(part_rows / 128) rows and scale_cols = ceil(cols / 128) columns.
+// count matrices [rows, cols] of e4m3, W = data * scale, row-major, one after another. Rows are
+// made of parts (q, k, v or gate, up) whose 128-blocks restart: the scale grid of one matrix has
+// scale_rows = sum over parts of ceil(part_rows / 128) rows and scale_cols = ceil(cols / 128)
+// columns.
 struct fp8_matrix {
     uint8_t *data; // [count, rows, cols]
     float *scale;  // [count, scale_rows, scale_cols]
@@ -48,7 +49,7 @@ void model_weights_destroy(struct model_weights *weights); // the arena keeps th
 // Reads this rank's tensors of the checkpoint in folder straight to their places.
 // Errors name shard, tensor and remedy: missing shard or tensor, truncation, wrong shape or dtype,
 // scale not finite or not positive.
-int model_weights_load(struct model_weights *weights, const char *folder,
-                       const struct model *model, const struct layout *layout, struct fl_error *e);
+int model_weights_load(struct model_weights *weights, const char *folder, const struct model *model,
+                       const struct layout *layout, struct fl_error *e);
 
 #endif
