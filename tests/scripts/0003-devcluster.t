@@ -86,8 +86,9 @@ refused "$WORK/a: already up with --nodes 1 --gpus 2" up --dir "$WORK/a" --gpus 
 run devcluster status --dir "$WORK/b"
 like "$out" 'n1 idle: 16 CPUs, 8192 MB, gpu:h100:8' "status shows the nodes"
 
-kill "$(cat "$WORK/a/run/slurmdbd.pid")"
-ok "a daemon of the first stops" wait_until 10 [ ! -d "/proc/$(cat "$WORK/a/run/slurmdbd.pid")" ]
+pid=$(cat "$WORK/a/run/slurmdbd.pid")
+kill "$pid"
+ok "a daemon of the first stops" wait_until 10 [ ! -d "/proc/$pid" ]
 run devcluster up --dir "$WORK/a" --gpus 2
 is "$status" 0 "up repairs it"
 run devcluster shell --dir "$WORK/a" -- srun true

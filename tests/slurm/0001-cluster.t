@@ -15,7 +15,6 @@ job_run false
 is "$status" 1 "a failing command's status is srun's"
 ok "accounting has the failure" job_recorded_as "$job" State,ExitCode '^FAILED\|1:0$'
 
-# shellcheck disable=SC2016 # expanded in the job
 job_run --gres=gpu:4 bash -c 'echo $CUDA_VISIBLE_DEVICES'
 is "$out" 0,1,2,3 "four GPUs are assigned"
 ok "and accounted" job_recorded_as "$job" AllocTRES 'gres/gpu=4'
@@ -47,7 +46,6 @@ job_run --nodes=1 --ntasks=4 --mpi=pmix "$WORK/hello"
 is "$(sort "$WORK/out")" $'rank 0 of 4: 6\nrank 1 of 4: 6\nrank 2 of 4: 6\nrank 3 of 4: 6' "four ranks meet on one node"
 
 if ((DEVCLUSTER_NODES >= 2)); then
-    # shellcheck disable=SC2016 # expanded in the job
     job_run --nodes=2 bash -c 'echo $SLURMD_NODENAME'
     is "$(sort "$WORK/out")" $'n0\nn1' "a step spans two nodes"
     job_run --nodes=2 --ntasks=4 --mpi=pmix "$WORK/hello"

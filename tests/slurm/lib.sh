@@ -12,7 +12,6 @@ LIMIT=60 # seconds for one command; LIMIT=200 run … for a longer one
 # as_user COMMAND...: as the ordinary user who runs jobs, in the test's folder; 97 if that user were root,
 # 124 when LIMIT is over.
 as_user() {
-    # shellcheck disable=SC2016 # expanded by the inner shell
     as_job_user "$DEVCLUSTER_USER" "$DEVCLUSTER_HOME" timeout --kill-after=5 "$LIMIT" bash -c '
         cd "$0" && [ "$(id -u)" -ne 0 ] || exit 97
         exec "$@"' "$WORK" "$@"
