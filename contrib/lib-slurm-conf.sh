@@ -35,11 +35,12 @@ plugin_file() {
 }
 
 write_plugstack() {
-    local so core
+    local so core account
     if [ -n "$plugin" ]; then
         so=$(plugin_file fp8_lora.so)
         core=$(plugin_file fp8-lora-core)
-        say "optional $so core=$core"
+        account=$(plugin_file fp8-lora-account)
+        say "optional $so core=$core account=$account"
     elif [ -n "$plugstack" ]; then
         cat -- "$plugstack"
     fi >"$dir/etc/plugstack.conf"
