@@ -22,7 +22,7 @@ static const char *text_get(spank_t spank, const char *name, char *text, int siz
 int environment_read(spank_t spank, const struct launch *launch, struct environment *environment,
                      struct fl_error *e)
 {
-    char visible[GPU_LIST_MAX];
+    char visible[GPU_LIST_MAX], count[16];
     uint16_t cpus = 0;
     int local_id;
 
@@ -45,8 +45,10 @@ int environment_read(spank_t spank, const struct launch *launch, struct environm
                          "%s: MIG instances cannot reach each other, expert parallel %u "
                          "needs whole GPUs; request them or use expert_parallel: 1",
                          environment->gpu.name, launch->stamp.ep);
+    if (!text_get(spank, "SLURM_GPUS_ON_NODE", count, sizeof count))
+        count[0] = 0;
     if (!environment->rank && environment->gpu.count == 1 && environment->local_ranks > 1 &&
-        gpu_count(environment->gpus) > 1)
+        atoi(count) > 1)
         slurm_spank_log(
             "fp8-lora: warning: tasks are bound to one GPU each, which hides their peers; "
             "use --gpus-per-node without --gpus-per-task or --gpu-bind");

@@ -50,7 +50,7 @@ cat >"$WORK/script" <<END
 #SBATCH --ntasks=2
 echo script
 srun --ntasks=1 echo inner
-srun --ntasks=2 --fp8-lora job.yaml | grep -c '^word 0 $TRUSTED/probe'
+srun --ntasks=2 --fp8-lora job.yaml 2>srun.err | grep -c '^word 0 $TRUSTED/probe'
 END
 run as_user sbatch --quiet --wait --parsable --output=script.out --fp8-lora=job.yaml script
 is "$status" 0 "a batch job with the option runs"

@@ -39,7 +39,7 @@ refused '--multi-prog: every rank runs the same trainer' srun --multi-prog --fp8
 refused '--bcast: the trainer is installed on the nodes' srun --bcast=/tmp/x --fp8-lora job.yaml
 refused '--bcast: the trainer is installed on the nodes' srun --fp8-lora --bcast=/tmp/x job.yaml
 refused 'a step of several components' srun --fp8-lora job.yaml : --ntasks=1 true
-refused 'sbatch and salloc take --fp8-lora=job.yaml' sbatch --fp8-lora job.yaml
+refused 'sbatch and salloc take --fp8-lora=job.yaml' sbatch --fp8-lora --wrap=true
 refused 'typo.yaml:5: .*lora_rnak' sbatch --fp8-lora=typo.yaml --wrap=true
 refused 'typo.yaml:5: .*lora_rnak' salloc --fp8-lora=typo.yaml true
 

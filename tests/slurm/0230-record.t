@@ -36,14 +36,15 @@ like "$err" "job $job: no record of step 7" "by its number"
 
 # Steps of one allocation add up, beside text of others.
 # shellcheck disable=SC2016 # expanded by that shell
-run as_user salloc --quiet --nodes=2 --ntasks=4 bash -c '
-    echo "$SLURM_JOB_ID" >allocation; read -r _ <wait; for i in 1 2; do srun --ntasks=2 --fp8-lora job.yaml; done' &
+as_user salloc --quiet --nodes=2 --ntasks=4 bash -c 'echo "$SLURM_JOB_ID" >allocation
+    until [ -e go ]; do sleep 0.1; done
+    for i in 1 2; do srun --ntasks=2 --fp8-lora job.yaml; done' >"$WORK/salloc.out" 2>&1 &
 salloc=$!
 wait_until 30 test -s "$WORK/allocation"
 job=$(cat "$WORK/allocation")
 as_admin scontrol update JobId="$job" AdminComment='site text'
-as_user mkfifo wait 2>/dev/null || true
-wait "$salloc"
+touch "$WORK/go"
+ok "steps of an allocation run" wait "$salloc"
 ok "accounting has the allocation" job_recorded "$job"
 like "$(job_field "$job" AdminComment)" '^site text fp8-lora v1 step 0: 2 ranks.*; step 1: 2 ranks' "both steps stand behind the site's text"
 

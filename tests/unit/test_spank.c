@@ -246,11 +246,11 @@ static int client_main(int argc, char **argv)
     plugin_load();
     if (init(&spank, 0, NULL) || strcmp(option.name, "fp8-lora") || option.has_arg != 2)
         return 97;
-    if (inherited && option.cb(option.val, inherited, 0))
-        return 96;
     while ((found = getopt_long(argc, argv, "+n:", options, NULL)) != -1)
         if (found == 'f' && option.cb(option.val, optarg, 0))
             return 96;
+    if (inherited && option.cb(option.val, inherited, 0))
+        return 96;
     if (init_post_opt(&spank, 0, NULL))
         return 95;
     if (spank.context == S_CTX_LOCAL && local_user_init(&spank, 0, NULL))
