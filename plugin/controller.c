@@ -2,6 +2,8 @@
 // What the accounting helper asks of slurmctld.
 #include "controller.h"
 
+#include "config.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <slurm/slurm.h>
@@ -95,7 +97,13 @@ int controller_merge(const struct comment_key *key, const json_t *entry, int dea
 
 int controller_end_step(uint32_t job, uint32_t step, struct fl_error *e)
 {
-    if (slurm_kill_job_step(job, step, SIGKILL) && slurm_get_errno() != ESLURM_ALREADY_DONE &&
+#ifdef HAVE_SLURM_KILL_FLAGS
+    int code = slurm_kill_job_step(job, step, SIGKILL, 0);
+#else
+    int code = slurm_kill_job_step(job, step, SIGKILL);
+#endif
+
+    if (code && slurm_get_errno() != ESLURM_ALREADY_DONE &&
         slurm_get_errno() != ESLURM_INVALID_JOB_ID)
         return slurm_fail(e, "have its step ended", job);
     return 0;

@@ -86,22 +86,22 @@ static void allocators_set(spank_t spank)
 // host:port of the step's first node, alike for all ranks.
 static void rendezvous_set(spank_t spank, const struct launch *launch)
 {
-    char nodes[TEXT_MAX], text[TEXT_MAX];
-    hostlist_t hosts;
-    char *first;
+    char nodes[TEXT_MAX], text[TEXT_MAX], *first;
+    __typeof__(slurm_hostlist_create(nodes)) hosts; // its name means another type from 23.11 on
 
     if (!text_get(spank, "SLURM_STEP_NODELIST", nodes, sizeof nodes))
         return;
     hosts = slurm_hostlist_create(nodes);
-    first = hosts ? slurm_hostlist_shift(hosts) : NULL;
+    if (!hosts)
+        return;
+    first = slurm_hostlist_shift(hosts);
     if (first) {
         snprintf(text, sizeof text, "%s:%d", first,
                  values_port(launch->stamp.job, launch->stamp.step));
         spank_setenv(spank, "NCCL_COMM_ID", text, 1);
     }
     free(first);
-    if (hosts)
-        slurm_hostlist_destroy(hosts);
+    slurm_hostlist_destroy(hosts);
 }
 
 static void threads_set(spank_t spank, const struct environment *environment)

@@ -182,17 +182,23 @@ SHOWN void slurm_free_ctl_conf(slurm_conf_t *conf)
     free(conf);
 }
 
-SHOWN hostlist_t slurm_hostlist_create(const char *hosts)
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(23, 11, 0)
+#define HOSTS hostlist_t *
+#else
+#define HOSTS hostlist_t
+#endif
+
+SHOWN HOSTS slurm_hostlist_create(const char *hosts)
 {
-    return (hostlist_t)strdup(hosts);
+    return (HOSTS)strdup(hosts);
 }
 
-SHOWN char *slurm_hostlist_shift(hostlist_t hosts)
+SHOWN char *slurm_hostlist_shift(HOSTS hosts)
 {
     return strndup((char *)hosts, strcspn((char *)hosts, ","));
 }
 
-SHOWN void slurm_hostlist_destroy(hostlist_t hosts)
+SHOWN void slurm_hostlist_destroy(HOSTS hosts)
 {
     free(hosts);
 }
