@@ -175,11 +175,11 @@ static void helper_gets_little(void **state)
     signal(SIGTERM, SIG_IGN);
     setenv("SLURM_CONF", "/etc/some.conf", 1);
     setenv("LD_PRELOAD_LIKE", "bad", 1);
-    check_error(shell("env | grep -v -e ^PWD= -e ^_= -e ^SHLVL= >&2; exit 1", fd, &e), &e,
+    check_error(shell("env | grep -v -e ^PWD= -e ^_= -e ^SHLVL= | tr '\\n' ' ' >&2", fd, &e), &e,
                 "/bin/sh: SLURM_CONF=/etc/some.conf ");
     assert_null(strstr(e.text, "LD_PRELOAD_LIKE"));
     unsetenv("SLURM_CONF");
-    check_error(shell("env | grep -v -e ^PWD= -e ^_= -e ^SHLVL= >&2; exit 1", fd, &e), &e,
+    check_error(shell("env | grep -v -e ^PWD= -e ^_= -e ^SHLVL= | tr '\\n' ' ' >&2", fd, &e), &e,
                 "ended without a word");
     check_error(shell("cat /proc/self/fd/3 >&2; for f in /proc/$$/fd/*; do printf ' %s' ${f##*/} "
                       ">&2; done; exit 1",
@@ -190,7 +190,7 @@ static void helper_gets_little(void **state)
     check_error(shell("kill -TERM $$; sleep 1; exit 0", -1, &e), &e, "ended without a word");
     check_error(shell("[ -e /proc/self/fd/3 ] && echo open >&2; exit 1", -1, &e), &e,
                 "ended without a word");
-    check_ok(shell("exit 0", fd, &e), &e);
+    check_ok(shell("(sleep 0.1; echo ok >&2) & exit 7", fd, &e), &e);
     check_error(helper_run("/nonexistent", (char *[]){(char *)"x", NULL}, fd, &e), &e,
                 "/nonexistent: ");
     assert_int_equal(fstat(fd, &s), 0); // still ours
