@@ -13,7 +13,7 @@ make_samples 4
 probe_job job
 probe_job typo 'lora_rnak: 4'
 { say "model: $WORK/nowhere"; say "dataset: $WORK/train.jsonl"; } >"$WORK/nowhere.yaml"
-use_probe
+plugstack "$PROBE_LINE"
 
 # refused REGEX CLIENT ARGUMENT...
 refused() {
@@ -23,7 +23,7 @@ refused() {
     run as_user "$client" --job-name="$name" "$@"
     is "$status" 1 "$client $* is refused"
     like "$err" "^$client: error: fp8-lora: [^
-]*$regex[^
+]*${regex}[^
 ]*\$" "in one line that says why"
     is "$(as_admin squeue --noheader --states=all --name="$name" --format=%A)$(as_admin sacct --allusers --noheader --name="$name" --format=JobID)" \
         '' "no job was made"

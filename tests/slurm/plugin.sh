@@ -18,11 +18,10 @@ trap 'restore; diag "ended early, status $?; files in $WORK"' EXIT
 # plugstack LINE...: srun and slurmstepd read it anew for every step.
 plugstack() { printf '%s\n' "$@" >"$FL_CLUSTER/etc/plugstack.conf"; }
 
-# use_probe [LINE...]: the plugin with the probe as its core, and more plugins behind it.
-use_probe() {
-    cp "${FL_BUILD_DIR:?}/tests/slurm/probe" "$TRUSTED/probe"
-    plugstack "optional $plugin core=$TRUSTED/probe $account" "$@"
-}
+# The line for the plugin with the probe as its core.
+cp "${FL_BUILD_DIR:?}/tests/slurm/probe" "$TRUSTED/probe"
+# shellcheck disable=SC2034 # for the tests
+PROBE_LINE="optional $plugin core=$TRUSTED/probe $account"
 
 # probe_job NAME [LINE...]: a job file that passes the checks before the queue.
 probe_job() {

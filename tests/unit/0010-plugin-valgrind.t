@@ -23,6 +23,6 @@ for test in spank plugin; do
         echo "ok $number - test_$test"
     else
         echo "not ok $number - test_$test"
-        sed 's/^/# /' <<<"$log"
+        printf '%s\n' "$log" | sed 's/^/# /'
     fi
 done
