@@ -4,11 +4,14 @@
 
 #include "helper.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
+
+#define HELPER_STARTS 3
 
 static int64_t unix_ms(void)
 {
@@ -51,20 +54,27 @@ static void slot_complete(spank_t spank, struct launch *launch, uint32_t rank, u
     record_write(launch->record, &slot);
 }
 
+// A helper may be killed with the step's tasks before it has left slurmstepd's family.
 static void helper_start(const struct launch *launch, const char *what, const char *numbers[],
                          int count, int record_fd)
 {
     char *argv[12] = {(char *)"fp8-lora-account", (char *)what};
     struct fl_error e;
+    int code;
 
     for (int i = 0; i < count; i++)
         argv[2 + i] = (char *)numbers[i];
-    if (settings_trusted(launch->settings.account, &e) ||
-        helper_run(launch->settings.account, argv, record_fd, &e))
+    code = settings_trusted(launch->settings.account, &e);
+    if (!code) {
+        int starts = HELPER_STARTS;
+        do
+            code = helper_run(launch->settings.account, argv, record_fd, &e);
+        while (code == -EAGAIN && --starts);
+    }
+    if (code)
         slurm_error("fp8-lora: %s", e.text);
 }
 
-// The helper leaves this process's family at once.
 static void step_end_later(const struct launch *launch)
 {
     char job[16], step[16], stepd[16], nodes[16];

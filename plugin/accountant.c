@@ -22,6 +22,18 @@ static int64_t number(const char *text)
     return value >= 0 && !*rest ? value : -1;
 }
 
+// Slurm kills a step's tasks with all descendants of slurmstepd: be none.
+static int family_leave(struct fl_error *e)
+{
+    pid_t child = fork();
+
+    if (child < 0)
+        return error_set(e, -errno, "fork: %s", strerror(errno));
+    if (child)
+        _exit(EXIT_SUCCESS);
+    return 0;
+}
+
 // write JOB STEP RESTART NODE TASKS FAILED_MS: the record's ranks into the job's admin_comment.
 static int command_write(const int64_t *numbers, struct fl_error *e)
 {
@@ -51,19 +63,14 @@ static int command_write(const int64_t *numbers, struct fl_error *e)
 static int command_end(const int64_t *numbers, struct fl_error *e)
 {
     struct pollfd stepd = {.events = POLLIN};
-    pid_t child;
     int null;
 
     stepd.fd = (int)syscall(SYS_pidfd_open, (pid_t)numbers[2], 0);
     if (stepd.fd < 0)
         return error_set(e, -errno, "slurmstepd %d: %s", (int)numbers[2], strerror(errno));
-    child = fork();
-    if (child < 0)
-        return error_set(e, -errno, "fork: %s", strerror(errno));
-    if (child)
-        return 0;
     null = open("/dev/null", O_WRONLY);
-    dup2(null, STDERR_FILENO); // whoever started this waits for its end
+    fputs(HELPER_DONE "\n", stderr);
+    dup2(null, STDERR_FILENO); // slurmstepd waits no longer
     if (poll(&stepd, 1, HELPER_GRACE_S * 1000) > 0 && numbers[3] == 1)
         return 0;
     alarm(HELPER_DEADLINE_S);
@@ -86,8 +93,10 @@ int main(int argc, char **argv)
             good = (numbers[i] = number(argv[2 + i])) >= 0;
         if (!good)
             continue;
-        if (commands[c].run(numbers, &e) == 0)
+        if (family_leave(&e) == 0 && commands[c].run(numbers, &e) == 0) {
+            fputs(HELPER_DONE "\n", stderr);
             return EXIT_SUCCESS;
+        }
         fprintf(stderr, "%s\n", e.text);
         return EXIT_FAILURE;
     }

@@ -2,8 +2,11 @@
 // What the accounting helper asks of slurmctld.
 #include "controller.h"
 
+#include "config.h"
+
 #include <errno.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
 #include <stdlib.h>
@@ -13,6 +16,8 @@
 
 #define PAUSE_FIRST_MS 20
 #define PAUSE_LAST_MS  1000
+#define SETTLE_MS      100
+#define SETTLE_ROUNDS  4 // times of one load and store
 
 static int64_t now_ms(void)
 {
@@ -61,20 +66,30 @@ static int comment_store(uint32_t job, char *text, struct fl_error *e)
     return slurm_update_job(&update) ? slurm_fail(e, "get its admin_comment", job) : 0;
 }
 
+// Whoever loaded the text before our store will store over it within about the time that a load
+// and a store take; whoever loads it later keeps what is ours. So "it is there" counts when it is
+// still there a few such times later.
 int controller_merge(const struct comment_key *key, const json_t *entry, int deadline_ms,
                      struct fl_error *e)
 {
-    int64_t end = now_ms() + deadline_ms, most = PAUSE_FIRST_MS;
+    int64_t end = now_ms() + deadline_ms, most = PAUSE_FIRST_MS, round = 0;
+    bool seen = false, stored = false;
     int code;
 
     srand48((long)now_ms() ^ (long)getpid() << 20);
-    for (;; most = most * 2 < PAUSE_LAST_MS ? most * 2 : PAUSE_LAST_MS) {
+    do {
+        int64_t begin = now_ms();
         char *old, *text = NULL;
         code = comment_load(key->job, &old, e);
         if (!code && comment_has(old, key, entry)) {
             free(old);
-            return 0;
+            if (seen || !stored)
+                return 0;
+            seen = true;
+            pause_ms(SETTLE_MS + SETTLE_ROUNDS * round);
+            continue;
         }
+        seen = false;
         if (!code)
             code = comment_merge(old, key, entry, COMMENT_LIMIT, &text, e);
         free(old);
@@ -83,11 +98,11 @@ int controller_merge(const struct comment_key *key, const json_t *entry, int dea
         if (!code)
             code = comment_store(key->job, text, e);
         free(text);
-        if (now_ms() + most > end)
-            break;
-        if (code)
-            pause_ms((int64_t)(drand48() * (double)most));
-    }
+        stored = stored || !code;
+        round = now_ms() - begin;
+        pause_ms((int64_t)(drand48() * (double)most));
+        most = most * 2 < PAUSE_LAST_MS ? most * 2 : PAUSE_LAST_MS;
+    } while (now_ms() < end);
     return code ? code
                 : error_set(e, -ETIMEDOUT, "job %u: others kept overwriting its admin_comment",
                             key->job);
@@ -95,7 +110,13 @@ int controller_merge(const struct comment_key *key, const json_t *entry, int dea
 
 int controller_end_step(uint32_t job, uint32_t step, struct fl_error *e)
 {
-    if (slurm_kill_job_step(job, step, SIGKILL) && slurm_get_errno() != ESLURM_ALREADY_DONE &&
+#ifdef HAVE_SLURM_KILL_FLAGS
+    int code = slurm_kill_job_step(job, step, SIGKILL, 0);
+#else
+    int code = slurm_kill_job_step(job, step, SIGKILL);
+#endif
+
+    if (code && slurm_get_errno() != ESLURM_ALREADY_DONE &&
         slurm_get_errno() != ESLURM_INVALID_JOB_ID)
         return slurm_fail(e, "have its step ended", job);
     return 0;

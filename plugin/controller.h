@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "report/comment.h"
 
-// Merges entry into the job's admin_comment and reads back until it is there. Nodes and other
+// Merges entry into the job's admin_comment and reads back until it stays there. Nodes and other
 // programs write the same text without a lock, so this repeats with growing random pauses, for at
 // most deadline_ms. Needs Slurm's own user or root.
 int controller_merge(const struct comment_key *key, const json_t *entry, int deadline_ms,

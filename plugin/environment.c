@@ -22,7 +22,7 @@ static const char *text_get(spank_t spank, const char *name, char *text, int siz
 int environment_read(spank_t spank, const struct launch *launch, struct environment *environment,
                      struct fl_error *e)
 {
-    char visible[GPU_LIST_MAX];
+    char visible[GPU_LIST_MAX], count[16];
     uint16_t cpus = 0;
     int local_id;
 
@@ -45,8 +45,10 @@ int environment_read(spank_t spank, const struct launch *launch, struct environm
                          "%s: MIG instances cannot reach each other, expert parallel %u "
                          "needs whole GPUs; request them or use expert_parallel: 1",
                          environment->gpu.name, launch->stamp.ep);
+    if (!text_get(spank, "SLURM_GPUS_ON_NODE", count, sizeof count))
+        count[0] = 0;
     if (!environment->rank && environment->gpu.count == 1 && environment->local_ranks > 1 &&
-        gpu_count(environment->gpus) > 1)
+        atoi(count) > 1)
         slurm_spank_log(
             "fp8-lora: warning: tasks are bound to one GPU each, which hides their peers; "
             "use --gpus-per-node without --gpus-per-task or --gpu-bind");
@@ -84,22 +86,22 @@ static void allocators_set(spank_t spank)
 // host:port of the step's first node, alike for all ranks.
 static void rendezvous_set(spank_t spank, const struct launch *launch)
 {
-    char nodes[TEXT_MAX], text[TEXT_MAX];
-    hostlist_t hosts;
-    char *first;
+    char nodes[TEXT_MAX], text[TEXT_MAX], *first;
+    __typeof__(slurm_hostlist_create(nodes)) hosts; // its name means another type from 23.11 on
 
     if (!text_get(spank, "SLURM_STEP_NODELIST", nodes, sizeof nodes))
         return;
     hosts = slurm_hostlist_create(nodes);
-    first = hosts ? slurm_hostlist_shift(hosts) : NULL;
+    if (!hosts)
+        return;
+    first = slurm_hostlist_shift(hosts);
     if (first) {
         snprintf(text, sizeof text, "%s:%d", first,
                  values_port(launch->stamp.job, launch->stamp.step));
         spank_setenv(spank, "NCCL_COMM_ID", text, 1);
     }
     free(first);
-    if (hosts)
-        slurm_hostlist_destroy(hosts);
+    slurm_hostlist_destroy(hosts);
 }
 
 static void threads_set(spank_t spank, const struct environment *environment)

@@ -47,7 +47,7 @@ static int64_t now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-// Reads what the helper says until it has ended or its time is over.
+// Reads what the helper says until it has ended or its time is over; without the last newline.
 static void errors_read(int fd, char *text, size_t size)
 {
     int64_t end = now_ms() + (HELPER_DEADLINE_S + 1) * 1000;
@@ -68,6 +68,7 @@ static void errors_read(int fd, char *text, size_t size)
         used += room ? (size_t)got : 0;
     }
     text[used] = 0;
+    text[strcspn(text, "\n")] = 0;
 }
 
 int helper_run(const char *path, char *const *argv, int record_fd, struct fl_error *e)
@@ -77,7 +78,7 @@ int helper_run(const char *path, char *const *argv, int record_fd, struct fl_err
     char conf[4096], text[512];
     char *environment[] = {NULL, NULL};
     const char *daemon_conf = getenv("SLURM_CONF");
-    int pipe_fd[2] = {-1, -1}, record = -1, code, status = 0;
+    int pipe_fd[2] = {-1, -1}, record = -1, code;
     pid_t pid;
 
     if (daemon_conf && snprintf(conf, sizeof conf, "SLURM_CONF=%s", daemon_conf) < (int)sizeof conf)
@@ -106,16 +107,12 @@ int helper_run(const char *path, char *const *argv, int record_fd, struct fl_err
     close(pipe_fd[1]);
     pipe_fd[1] = -1;
     errors_read(pipe_fd[0], text, sizeof text);
-    if (waitpid(pid, &status, WNOHANG) == 0) {
-        struct timespec moment = {.tv_nsec = 50000000}; // its descriptors close before it is gone
-        nanosleep(&moment, NULL);
-        if (waitpid(pid, &status, WNOHANG) == 0) {
-            kill(pid, SIGKILL);
-            waitpid(pid, &status, 0);
-        }
-    }
-    if (status)
-        code = error_set(e, -EIO, "%s: %s", path, *text ? text : "ended without a word");
+    kill(pid, SIGKILL); // it is over, or its time is
+    waitpid(pid, NULL, 0);
+    if (!*text)
+        code = error_set(e, -EAGAIN, "%s: ended without a word", path);
+    else if (strcmp(text, HELPER_DONE))
+        code = error_set(e, -EIO, "%s: %s", path, text);
 out:
     for (int i = 0; i < 2; i++)
         if (pipe_fd[i] >= 0)

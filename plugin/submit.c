@@ -43,11 +43,11 @@ static bool test_exec_configured(void)
 
 // Ways to start a program that leave no room for the core. Looked for among all options of srun,
 // those behind this one too, because srun itself ends on some before it calls the plugin again.
-static int form_check(const struct words *words, const char *argument, struct fl_error *e)
+static int form_check(const struct words *words, const char *own, struct fl_error *e)
 {
-    if (argument && *argument)
+    if (strchr(own, '='))
         return error_set(e, -EINVAL, "srun takes the job as its command: srun --fp8-lora %s",
-                         argument);
+                         strchr(own, '=') + 1);
     if (words_option(words, INT_MAX, "multi-prog"))
         return error_set(e, -EINVAL,
                          "--multi-prog: every rank runs the same trainer; start srun "
@@ -80,18 +80,24 @@ static int form_check(const struct words *words, const char *argument, struct fl
 bool submit_accepts(const char *argument)
 {
     struct words words = client_words();
-    bool own = words_option(&words, optind, OPTION_NAME); // getopt stands behind the option
+    const char *own = words_option(&words, optind, OPTION_NAME); // getopt stands behind the option
+    const char *inherited = getenv(INHERITED_ENV);
+    bool accepts = own;
     struct fl_error e;
 
     if (spank_context() == S_CTX_LOCAL) {
-        if (own && form_check(&words, argument, &e))
+        if (own && form_check(&words, own, &e))
             refuse_client(&e);
+    } else if (!argument || !*argument) {
+        error_set(&e, -EINVAL,
+                  "sbatch and salloc take --fp8-lora=job.yaml, which checks the job; "
+                  "srun --fp8-lora job.yaml runs it");
+        refuse_client(&e);
     } else if (!own) { // a line of the batch script, or inherited
-        const char *inherited = getenv(INHERITED_ENV);
-        own = !inherited || strcmp(inherited, argument ? argument : "");
+        accepts = !inherited || strcmp(inherited, argument);
     }
     words_free(&words);
-    return own;
+    return accepts;
 }
 
 static int smallest_world(const struct spec *spec)
@@ -130,12 +136,6 @@ void submit_check(void)
         return;
     if (spank_context() == S_CTX_ALLOCATOR) {
         char *word = option_argument();
-        if (!word) {
-            error_set(&e, -EINVAL,
-                      "sbatch and salloc take --fp8-lora=job.yaml, which checks the job; "
-                      "srun --fp8-lora job.yaml runs it");
-            refuse_client(&e);
-        }
         if (job_plan(1, &word, 0, &plan, &e))
             refuse_client(&e);
     } else {

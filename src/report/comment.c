@@ -205,7 +205,8 @@ static json_t *entry_unite(json_t *old, const json_t *mine)
 static void head_add(char *head, size_t size, const char *key, json_t *entry)
 {
     unsigned step = 0, restart = 0;
-    json_int_t ranks = 0, done = 0, peak = 0, peak_rank = 0, tasks = integer_of(entry, "tasks");
+    json_int_t peak = 0, peak_rank = 0, tasks = integer_of(entry, "tasks");
+    uint64_t done = 0; // wraps where others wrote nonsense
     json_t *node, *failed = json_object_get(entry, "failed");
     char state[64] = "done", again[24] = "";
     size_t i, used = strlen(head);
@@ -214,8 +215,7 @@ static void head_add(char *head, size_t size, const char *key, json_t *entry)
     json_array_foreach(json_object_get(entry, "nodes"), i, node)
     {
         json_int_t node_peak = json_integer_value(json_array_get(node, 3));
-        ranks += json_integer_value(json_array_get(node, 1));
-        done += json_integer_value(json_array_get(node, 2));
+        done += (uint64_t)json_integer_value(json_array_get(node, 2));
         if (node_peak > peak) {
             peak = node_peak;
             peak_rank = json_integer_value(json_array_get(node, 4));
@@ -223,7 +223,7 @@ static void head_add(char *head, size_t size, const char *key, json_t *entry)
     }
     if (failed)
         snprintf(state, sizeof state, "failed at rank %lld", (long long)integer_of(failed, "rank"));
-    else if (done < tasks)
+    else if ((json_int_t)done < tasks)
         snprintf(state, sizeof state, "%lld of %lld done", (long long)done, (long long)tasks);
     if (restart)
         snprintf(again, sizeof again, " restart %u", restart);
