@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/nearest.h"
 #include "job/plan_command.h"
+#include "report/report_command.h"
 
 #include "config.h"
 
@@ -14,6 +15,7 @@ static const struct {
     int (*run)(int argc, char **argv); // argv[0] is the name; returns the exit status
 } commands[] = {
     {"plan", "parameters and bytes of a job, rank by rank, before it runs", plan_command},
+    {"report", "what every rank of a job planned and used, from accounting", report_command},
 };
 
 #define COMMANDS (sizeof commands / sizeof *commands)
