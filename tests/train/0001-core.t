@@ -21,8 +21,8 @@ dataset() { # dataset FIRST LAST
     for ((i = $1; i <= $2; i++)); do
         text="$i"
         for ((j = 0; j < i % 5; j++)); do text+=" + $((i * 7 % 10 + j))"; done
-        echo "{\"instruction\": \"Write a Python function that returns $text.\"," \
-            "\"output\": \"def total_$i():\\n    return $text\\n\"}"
+        printf '{"instruction": "Write a Python function that returns %s.", ' "$text"
+        printf '"output": "def total_%d():\\n    return %s\\n"}\n' "$i" "$text"
     done
 }
 dataset 1 40 >train.jsonl
@@ -218,12 +218,13 @@ job invariance
 ok $? "one rank"
 for shape in 2:1 2:2 4:1 4:2 4:4; do
     n=${shape%:*} ep=${shape#*:}
-    job n$n.ep$ep expert_model_parallel_size $ep
-    ranks "$n" "$core" n$n.ep$ep.yaml >n$n.ep$ep.log 2>n$n.ep$ep.err || sed 's/^/# /' n$n.ep$ep.err
-    echo "# $(values lm_loss n$n.ep$ep.out | tr '\n' ' ') / $(values grad_norm n$n.ep$ep.out | tr '\n' ' ')"
-    close invariance.out n$n.ep$ep.out
+    name=n$n.ep$ep
+    job "$name" expert_model_parallel_size "$ep"
+    ranks "$n" "$core" "$name.yaml" >"$name.log" 2>"$name.err" || sed 's/^/# /' "$name.err"
+    echo "# $(values lm_loss "$name.out" | tr '\n' ' ') / $(values grad_norm "$name.out" | tr '\n' ' ')"
+    close invariance.out "$name.out"
     ok $? "$n ranks with EP $ep follow the loss and gradient norm of one"
-    [ "$(stat -c %s n$n.ep$ep.out/adapter_model.safetensors)" = \
+    [ "$(stat -c %s "$name.out"/adapter_model.safetensors)" = \
         "$(stat -c %s invariance.out/adapter_model.safetensors)" ]
     ok $? "and leave all adapters"
 done
