@@ -23,5 +23,10 @@ AC_DEFUN([FL_SLURM], [
        test -d "$d" && { SLURM_PLUGIN_DIR=$d; break; }
      done])
   AC_MSG_RESULT([$SLURM_PLUGIN_DIR])
+  AC_MSG_CHECKING([whether slurm_kill_job_step takes flags])
+  AC_COMPILE_IFELSE([AC_LANG_PROGRAM([[#include <slurm/slurm.h>]], [[return slurm_kill_job_step(1, 0, 9, 0);]])],
+    [AC_MSG_RESULT([yes])
+     AC_DEFINE([HAVE_SLURM_KILL_FLAGS], [1], [Define when slurm_kill_job_step takes flags, as in newer Slurm.])],
+    [AC_MSG_RESULT([no])])
   AC_SUBST([SLURM_PLUGIN_DIR])
 ])

@@ -1,6 +1,322 @@
 // SPDX-License-Identifier: Apache-2.0
-int main(void);
-int main(void)
+// fp8-lora-core: one rank of a job. The plugin puts it in place of the job's command word; by hand:
+// fp8-lora-core job.yaml, alone or under mpirun.
+#include "base/file.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "comm/agree.h"
+#include "data/loader.h"
+#include "job/plan.h"
+#include "net/net.h"
+#include "train/cores.h"
+#include "train/launch.h"
+#include "train/trainer.h"
+#include "weights/adapters_out.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct core {
+    struct launch launch;
+    struct comm *world, *ep, *replicas;
+    struct spec *spec;
+    struct model model;
+    struct plan plan;
+    struct slot *slot;
+    struct arena *arena;
+    struct ops *ops;
+    struct model_weights *weights;
+    struct adapters *adapters;
+    struct net *net;
+    struct tokenizer *tokenizer;
+    struct dataset *train_data, *validation_data;
+    struct loader *train, *validation;
+    struct trainer_end end;
+    bool output_made; // the output folder is this job's
+};
+
+static bool first_rank(const struct core *core)
 {
-    return 0;
+    return comm_rank(core->world) == 0;
+}
+
+static int ranks_meet(struct core *core, struct fl_error *e)
+{
+    if (core->launch.world == 1)
+        return comm_self_create(&core->world, e);
+    return comm_mpi_create(core->launch.world, &core->world, e);
+}
+
+// What is asked for, and whether it fits: nothing is read but the job and config.json.
+static int job_read(struct core *core, struct fl_error *e)
+{
+    int rc;
+
+    if (core->launch.word_count == 0)
+        return error_set(e, -EINVAL, "usage: fp8-lora-core job.yaml, or -- and flags");
+    rc = spec_load(core->launch.word_count, core->launch.words, &core->spec, e);
+    if (rc == 0 && core->spec->backend == BACKEND_CUDA)
+        rc = error_set(e, -ENOTSUP,
+                       "%s: backend cuda: this build trains on the CPU: write backend: cpu",
+                       core->spec->source);
+    if (rc < 0)
+        return rc;
+    core->spec->backend = BACKEND_CPU;
+    rc = model_load(core->spec->model, &core->model, e);
+    if (rc == 0)
+        rc = plan_make(core->spec, &core->model, core->launch.world, core->launch.cap, &core->plan,
+                       e);
+    if (rc == 0)
+        rc = layout_make(core->spec, &core->model, core->launch.world, comm_rank(core->world),
+                         &core->plan.layout, e);
+    if (rc < 0 || !first_rank(core))
+        return rc;
+    for (size_t i = 0; i < core->spec->note_count; i++)
+        log_info("%s", core->spec->notes[i]);
+    core->output_made = access(core->spec->output_dir, F_OK) < 0;
+    return folder_writable(core->spec->output_dir, e);
+}
+
+static int record_join(struct core *core, struct fl_error *e)
+{
+    int rc = slot_create(&core->plan, core->launch.local_rank, core->launch.cap, &core->slot, e);
+
+    if (rc == 0)
+        comm_watch(core->world, slot_watch, core->slot);
+    return rc;
+}
+
+// Experts are spread over the ranks of an EP group; ranks of equal place in it are replicas.
+static int groups_make(struct core *core, struct fl_error *e)
+{
+    const struct layout *l = &core->plan.layout;
+    int rc = comm_split(core->world, l->ep_group, l->ep_rank, &core->ep, e);
+
+    return rc < 0 ? rc : comm_split(core->world, l->ep_rank, l->ep_group, &core->replicas, e);
+}
+
+static int dataset_open(struct core *core, bool validation, struct fl_error *e)
+{
+    const struct spec *spec = core->spec;
+    struct dataset **data = validation ? &core->validation_data : &core->train_data;
+    struct loader_options options = {
+        .validation = validation,
+        .seed = spec->seed,
+        .micro_batch_size = spec->micro_batch_size,
+        .global_batch_size = spec->global_batch_size,
+        .dp_rank = core->plan.layout.dp_rank,
+        .dp_size = core->plan.layout.dp,
+        .max_length = spec->max_length,
+    };
+    int rc = dataset_load(validation ? spec->val_datasets : spec->datasets,
+                          validation ? spec->val_dataset_count : spec->dataset_count,
+                          core->tokenizer, spec->max_length, spec->threads, data, e);
+
+    if (rc == 0 && first_rank(core))
+        log_info("%s: %zu samples, %zu tokens; dropped: %zu longer than %d tokens, %zu without an "
+                 "answer",
+                 validation ? "validation" : "training", (*data)->samples,
+                 (*data)->offsets[(*data)->samples], (*data)->too_long, spec->max_length,
+                 (*data)->no_target);
+    if (rc == 0)
+        rc = loader_create(*data, &options, validation ? &core->validation : &core->train, e);
+    return rc;
+}
+
+static int data_read(struct core *core, struct fl_error *e)
+{
+    char *path = memory_format("%s/tokenizer.json", core->spec->model);
+    int rc = tokenizer_load(path, &core->tokenizer, e);
+
+    free(path);
+    if (rc == 0 && tokenizer_size(core->tokenizer) > core->model.vocab)
+        rc = error_set(e, -EINVAL,
+                       "%s/tokenizer.json: %d tokens, the model has %d: take the tokenizer that "
+                       "came with the checkpoint",
+                       core->spec->model, tokenizer_size(core->tokenizer), core->model.vocab);
+    if (rc == 0)
+        rc = dataset_open(core, false, e);
+    if (rc == 0 && core->spec->val_dataset_count)
+        rc = dataset_open(core, true, e);
+    return rc;
+}
+
+static int backend_start(struct core *core, struct fl_error *e)
+{
+    int threads, rc = cores_threads(core->world, &threads, e);
+
+    if (rc < 0)
+        return rc;
+    cores_use(threads);
+    rc = arena_create_host(core->launch.cap, &core->arena, e);
+    if (rc == 0)
+        rc = ops_cpu_create(&core->model, core->spec->numerics, core->arena, &core->ops, e);
+    return rc;
+}
+
+static int weights_load(struct core *core, struct fl_error *e)
+{
+    struct load_stats stats;
+    int rc = model_weights_create(&core->model, &core->plan.layout, core->arena, &core->weights, e);
+
+    if (rc == 0)
+        rc = model_weights_load(core->weights, core->spec->model, &core->model, &core->plan.layout,
+                                core->spec->threads, &stats, e);
+    if (rc == 0 && first_rank(core))
+        log_info("loaded %.1f MiB in %.1f s (%.1f GB/s)%s%s", (double)stats.bytes / 0x1p20,
+                 stats.seconds, (double)stats.bytes / stats.seconds * 1e-9,
+                 core->launch.world > 1 ? " on rank 0" : "",
+                 stats.quantised ? ", quantised to FP8" : "");
+    return rc;
+}
+
+static int network_make(struct core *core, struct fl_error *e)
+{
+    struct net_config config;
+    int rc = adapters_create(core->spec, &core->model, &core->plan.layout, core->arena,
+                             &core->adapters, e);
+
+    if (rc < 0)
+        return rc;
+    adapters_init(core->adapters, core->spec->seed);
+    config = (struct net_config){
+        .spec = core->spec,
+        .model = &core->model,
+        .layout = &core->plan.layout,
+        .ops = core->ops,
+        .arena = core->arena,
+        .ep_comm = core->ep,
+        .weights = core->weights,
+        .adapters = core->adapters,
+    };
+    return net_create(&config, &core->net, e);
+}
+
+static int adapters_save(void *context, struct fl_error *e)
+{
+    struct core *core = context;
+    return adapters_write(core->spec->output_dir, core->spec, &core->model, &core->plan.layout,
+                          core->adapters, core->world, e);
+}
+
+static int train(struct core *core, struct fl_error *e)
+{
+    const struct trainer_config config = {
+        .spec = core->spec,
+        .model = &core->model,
+        .plan = &core->plan,
+        .arena = core->arena,
+        .ops = core->ops,
+        .net = core->net,
+        .adapters = core->adapters,
+        .world = core->world,
+        .replicas = core->replicas,
+        .train = core->train,
+        .validation = core->validation,
+        .slot = core->slot,
+        .save = adapters_save,
+        .save_context = core,
+    };
+    return trainer_run(&config, &core->end, e);
+}
+
+// The last word of the record, of all nodes' ranks on the first node's.
+static int record_finish(struct core *core, struct fl_error *e)
+{
+    char cause[RECORD_CAUSE];
+
+    slot_memory(core->slot, core->arena);
+    if (core->end.signal) {
+        snprintf(cause, sizeof cause, "stopped by signal %d after iteration %lld, adapters saved",
+                 core->end.signal, (long long)core->end.iterations);
+        slot_state(core->slot, RANK_FAILED, cause);
+    } else {
+        slot_state(core->slot, RANK_DONE, NULL);
+    }
+    return slot_share(core->slot, core->world, e);
+}
+
+// The story. After every stage the ranks agree, so that one that fails takes all along with one
+// message.
+static int (*const stages[])(struct core *, struct fl_error *) = {
+    job_read,     record_join,  groups_make, data_read,     backend_start,
+    weights_load, network_make, train,       record_finish,
+};
+
+static int core_run(struct core *core, int *failed, struct fl_error *e)
+{
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < sizeof stages / sizeof *stages; i++)
+        rc = comm_agree(core->world, stages[i](core, e), failed, e);
+    return rc;
+}
+
+// One line from one rank; nothing is left of a job that never ran.
+static void failure_tell(struct core *core, int failed, struct fl_error *e)
+{
+    if (core->slot && e->code == -ECONNABORTED)
+        slot_explain(core->slot, e);
+    if (core->slot && core->arena)
+        slot_memory(core->slot, core->arena);
+    if (core->slot)
+        slot_state(core->slot, RANK_FAILED, e->text[0] ? e->text : "stopped with another rank");
+    if (core->output_made)
+        rmdir(core->spec->output_dir); // unless something is in it
+    // Without text another rank of this node speaks.
+    if (failed == comm_rank(core->world) && e->text[0])
+        log_error("%s", e->text);
+}
+
+static void core_clear(struct core *core)
+{
+    loader_destroy(core->validation);
+    loader_destroy(core->train);
+    dataset_destroy(core->validation_data);
+    dataset_destroy(core->train_data);
+    tokenizer_destroy(core->tokenizer);
+    net_destroy(core->net);
+    adapters_destroy(core->adapters);
+    model_weights_destroy(core->weights);
+    ops_destroy(core->ops);
+    arena_destroy(core->arena);
+    slot_destroy(core->slot);
+    comm_destroy(core->replicas);
+    comm_destroy(core->ep);
+    comm_destroy(core->world);
+    spec_destroy(core->spec);
+    launch_clear(&core->launch);
+}
+
+int main(int argc, char **argv)
+{
+    struct core core = {0};
+    struct fl_error e = {0};
+    int status = EXIT_SUCCESS, failed = -1;
+
+    cores_idle_asleep(argv);
+    if (launch_read(argc, argv, &core.launch, &e) < 0 || ranks_meet(&core, &e) < 0) {
+        if (core.launch.rank == 0)
+            log_error("%s", e.text);
+        return EXIT_FAILURE;
+    }
+    if (core_run(&core, &failed, &e) < 0) {
+        status = EXIT_FAILURE;
+        failure_tell(&core, failed, &e);
+    } else if (core.end.signal) {
+        status = 128 + core.end.signal;
+        if (first_rank(&core))
+            log_warn("signal %d: stopped after iteration %lld; the adapters are in %s",
+                     core.end.signal, (long long)core.end.iterations, core.spec->output_dir);
+    }
+    if (!comm_alive(core.world)) { // messages may be under way to and from buffers, for ever
+        fflush(NULL);
+        _exit(status);
+    }
+    core_clear(&core);
+    return status;
 }

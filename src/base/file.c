@@ -191,11 +191,14 @@ int folder_writable(const char *path, struct fl_error *e)
             continue;
         *c = 0;
         if (mkdir(part, 0777) < 0 && errno != EEXIST)
-            return fail(e, -errno, part, "create the folder");
+            return error_set(e, -errno,
+                             "%s: cannot create the folder: %s; choose another output_dir", part,
+                             strerror(errno));
         *c = '/';
     }
     if (mkdir(part, 0777) < 0 && errno != EEXIST)
-        return fail(e, -errno, part, "create the folder");
+        return error_set(e, -errno, "%s: cannot create the folder: %s; choose another output_dir",
+                         part, strerror(errno));
     snprintf(part, sizeof part, "%s/.writable-%ld", path, (long)getpid());
     fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)

@@ -559,16 +559,6 @@ uint16_t half_from_float(float x)
     return (uint16_t)(sign | (isinf(x) || code > 0x7c00 ? 0x7c00 : code));
 }
 
-uint8_t e4m3_from_float(float x)
-{
-    uint32_t sign = (float_bits(x) >> 24) & 0x80, code;
-
-    if (isnan(x))
-        return (uint8_t)(sign | 0x7f);
-    code = fabsf(x) >= E4M3_MAX ? 0x7e : magnitude_round(fabsf(x), 3, 7);
-    return (uint8_t)(sign | code);
-}
-
 uint8_t e5m2_from_float(float x)
 {
     uint32_t sign = (float_bits(x) >> 24) & 0x80, code;

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,12 +24,20 @@ int comm_self_create(struct comm **out, struct fl_error *e);
 int comm_mpi_create(int expected_size, struct comm **out, struct fl_error *e);
 // The ranks of equal color, ordered by key; color >= 0. The result is destroyed before its parent.
 int comm_split(struct comm *comm, int color, int key, struct comm **out, struct fl_error *e);
-void comm_destroy(struct comm *comm); // NULL-safe; finalises MPI with the world
+// NULL-safe; finalises MPI with the world. A dead group only frees its memory: MPI would wait for
+// the dead rank, so the process then leaves by _exit.
+void comm_destroy(struct comm *comm);
+
+// Whether no call has failed in the group or in what it was split from, nor was it abandoned.
+bool comm_alive(const struct comm *comm);
+// This rank gives up alone: the group is dead to it from now on, and its end ends the others.
+void comm_abandon(struct comm *comm);
 
 int comm_rank(const struct comm *comm);
 int comm_size(const struct comm *comm);
 
 // Called about every 100 ms while a call waits; a negative return ends the call with that error.
+// Groups split from comm afterwards watch likewise.
 void comm_watch(struct comm *comm, int (*watch)(void *context, struct fl_error *e), void *context);
 
 // In place. Sums are deterministic for a given group size.

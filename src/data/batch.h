@@ -3,6 +3,7 @@
 #ifndef FL_DATA_BATCH_H
 #define FL_DATA_BATCH_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct batch {
@@ -11,8 +12,12 @@ struct batch {
     int32_t *targets;   // [tokens] the token to predict at this place, -1 where the loss is masked
     int32_t *positions; // [tokens] restart at 0 with every sample
     int32_t *starts;    // [samples + 1] first token of each sample; starts[samples] = tokens
-    uint64_t *keys;     // [tokens] global number of the token in the epoch, whatever the rank count
+    uint64_t *keys;     // [tokens] global number of the token in the run, whatever the rank count
     int64_t target_count; // targets that are not -1
 };
+
+// Room for so many tokens and samples; holds none.
+struct batch *batch_create(size_t tokens, size_t samples);
+void batch_destroy(struct batch *b); // NULL-safe
 
 #endif

@@ -6,15 +6,32 @@
 #include "base/category.h"
 #include "job/layout.h"
 
+#define PLAN_TERMS   32
+#define PLAN_FORMULA 112
+
+// One line of the plan's arithmetic.
+struct plan_term {
+    enum memory_category category;
+    const char *name;
+    char formula[PLAN_FORMULA]; // with this job's numbers
+    uint64_t bytes;
+};
+
 struct plan {
     struct layout layout;
+    bool cpu; // of the CPU backend: fp32 activations, parameters that are their own main parameters
     uint64_t base_params, trainable_params;             // of one rank
     uint64_t base_params_total, trainable_params_total; // of the model
     uint64_t bytes[MEMORY_CATEGORIES], total_bytes;     // of one rank, at its peak
+    struct plan_term terms[PLAN_TERMS];                 // sum to bytes; ordered by category
+    int term_count;
 };
 
-// Pure. All ranks have equal plans. cap_bytes 0: no cap; else a plan above it is an error that
-// names the largest categories.
+// Pure. All ranks have equal plans. The peak is that of full micro-batches of samples of
+// max_length, with every token of the group routed to this rank's experts unless a capacity factor
+// limits them. backend cpu or numerics exact gives the CPU backend's plan, all else the GPU's.
+// cap_bytes 0: no cap; else a plan above it is -ENOSPC with the largest categories in the message,
+// and *plan is filled all the same. Refused: tensor_parallel above 1, which this build cannot run.
 int plan_make(const struct spec *spec, const struct model *model, int world, uint64_t cap_bytes,
               struct plan *plan, struct fl_error *e);
 

@@ -58,6 +58,10 @@ struct spec {
     int eval_iters;                                     // global batches an evaluation; 0: all
     uint64_t seed;
     int threads; // data threads a rank
+
+    int nproc_per_node; // NPROC_PER_NODE before `sft`: ranks of the old launcher; 0: not given
+    char **notes;       // "flag: what is so instead", of given flags without their old effect
+    size_t note_count;
 };
 
 // Parses YAML text; name is the file's name for messages. On success *out is the caller's.

@@ -14,11 +14,16 @@ struct net;
 // What a test may see or fix; NULL members are not used.
 struct net_probe {
     // rows x cols values of the forward pass: "hidden" (before layer i; layer = layers: after the
-    // final norm), "router_logits", "logits".
+    // final norm), "router_logits", "experts" (the routing decision, [tokens, top_k] numbers),
+    // "kept" (likewise, 0: dropped by the capacity), and "logits" a chunk of NET_HEAD_CHUNK rows
+    // after another, layer = the chunk's first row.
     void (*see)(void *context, const char *what, int layer, const real *values, int rows, int cols);
     void *context;
     const int32_t *routing; // [layers, tokens, top_k] experts to use instead of the router's choice
+    const uint8_t *kept;    // likewise, 0: dropped; NULL with a routing: all kept
 };
+
+#define NET_HEAD_CHUNK 256 // rows whose logits exist at the same time
 
 struct net_config {
     const struct spec *spec;
@@ -43,8 +48,15 @@ void net_destroy(struct net *net); // NULL-safe
 void net_probe_set(struct net *net, const struct net_probe *probe);
 
 // Adds to the adapters' gradients those of  loss_scale * loss_sum + aux_scale * aux_coeff * sum
-// over layers of aux; step keys the dropout. All ranks of ep_comm call together, with any batch
-// sizes; a rank without work passes tokens = 0.
+// over layers of aux, where
+//   aux = E / (k T^2) * sum over experts i of (sum over t of p[t, i]) * n[i]
+// of this rank's T tokens: p the full softmax, n the slots routed to i before dropping; its
+// gradient goes through p alone. Under accumulation and data parallelism the caller divides
+// aux_scale by the number of micro-batches of the iteration on all ranks, so that the iteration's
+// aux is their mean. A capacity factor cf limits every expert to ceil(T * k * cf / E) rows of this
+// rank's micro-batch, those with the greatest routing weights. step keys the dropout. Every layer
+// is recomputed from its input, whatever spec.recompute says. All ranks of ep_comm call together,
+// with any batch sizes; a rank without work passes tokens = 0.
 int net_train(struct net *net, const struct batch *batch, uint64_t step, double loss_scale,
               double aux_scale, struct net_loss *loss, struct fl_error *e);
 

@@ -6,8 +6,12 @@
 
 #ifdef FL_REAL_DOUBLE
 typedef double real;
+#define real_exp exp
+#define real_log log
 #else
 typedef float real;
+#define real_exp expf
+#define real_log logf
 #endif
 
 #endif

@@ -41,15 +41,27 @@ struct model_weights {
     struct layer_weights *layers; // [model.layers]
 };
 
-// Fills in shapes and allocates everything of one rank in the arena's MEMORY_WEIGHTS, zeroed.
+// Fills in shapes and allocates everything of one rank in the arena's MEMORY_WEIGHTS, zeroed: one
+// allocation for each array above, and none for a tied head.
 int model_weights_create(const struct model *model, const struct layout *layout,
                          struct arena *arena, struct model_weights **out, struct fl_error *e);
 void model_weights_destroy(struct model_weights *weights); // the arena keeps the buffers; NULL-safe
 
-// Reads this rank's tensors of the checkpoint in folder straight to their places.
+struct load_stats {
+    uint64_t bytes; // of tensor data this rank read
+    double seconds;
+    int quantised; // projections that were not FP8 in the checkpoint
+};
+
+// Reads this rank's tensors of the checkpoint in folder straight to their places, with so many
+// threads (0: one). Projections stored in BF16, F16 or F32 are quantised on the way, a block row at
+// a time: scale = amax / 448 of each 128x128 block.
 // Errors name shard, tensor and remedy: missing shard or tensor, truncation, wrong shape or dtype,
-// scale not finite or not positive.
+// a weight that is not finite, a scale not finite or not positive. A zero scale is taken when all
+// of its block is zero. The first failing tensor is reported, whatever the number of threads. stats
+// may be NULL.
 int model_weights_load(struct model_weights *weights, const char *folder, const struct model *model,
-                       const struct layout *layout, struct fl_error *e);
+                       const struct layout *layout, int threads, struct load_stats *stats,
+                       struct fl_error *e);
 
 #endif

@@ -92,6 +92,16 @@ static void small_floats(void **state)
     assert_true(e4m3_values[1] == 0x1p-9f && e5m2_values[1] == 0x1p-16f);
     small_floats_exhaustive(e4m3_values, e4m3_from_float, 127);
     small_floats_exhaustive(e5m2_values, e5m2_from_float, 124);
+    // A prime stride meets every exponent with many mantissas; ties come from the codes' middles.
+    for (uint64_t u = 0; u < 1ull << 32; u += 65521) {
+        float x = float_from_bits((uint32_t)u), y = e4m3_round(x);
+        assert_true(isnan(x) ? isnan(y) : y == e4m3_values[e4m3_from_float(x)]);
+    }
+    for (int b = 0; b < 0x7e; b++) {
+        float middle = (e4m3_values[b] + e4m3_values[b + 1]) / 2;
+        assert_true(e4m3_round(-middle) == -e4m3_values[b & 1 ? b + 1 : b]);
+        assert_true(e4m3_round(nextafterf(middle, 0)) == e4m3_values[b]);
+    }
 }
 
 static void half_and_bf16(void **state)

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the accounting helper outside slurmstepd.
+#include "helper.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static int attributes_fill(posix_spawnattr_t *attributes)
+{
+    sigset_t none, all;
+
+    sigemptyset(&none);
+    sigfillset(&all);
+    return posix_spawnattr_setsigmask(attributes, &none) ||
+           posix_spawnattr_setsigdefault(attributes, &all) ||
+           posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
+                                                    POSIX_SPAWN_SETSID);
+}
+
+// The record goes through a number above those it must not collide with.
+static int actions_fill(posix_spawn_file_actions_t *actions, int record_fd, int errors_fd)
+{
+    return posix_spawn_file_actions_addopen(actions, 0, "/dev/null", O_RDONLY, 0) ||
+           posix_spawn_file_actions_addopen(actions, 1, "/dev/null", O_WRONLY, 0) ||
+           posix_spawn_file_actions_adddup2(actions, errors_fd, 2) ||
+           (record_fd >= 0 &&
+            posix_spawn_file_actions_adddup2(actions, record_fd, HELPER_RECORD_FD)) ||
+           posix_spawn_file_actions_addclosefrom_np(actions, record_fd >= 0 ? HELPER_RECORD_FD + 1
+                                                                            : HELPER_RECORD_FD);
+}
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+// Reads what the helper says until it has ended or its time is over; without the last newline.
+static void errors_read(int fd, char *text, size_t size)
+{
+    int64_t end = now_ms() + (HELPER_DEADLINE_S + 1) * 1000;
+    size_t used = 0;
+
+    for (int64_t left; (left = end - now_ms()) > 0;) {
+        struct pollfd waiting = {.fd = fd, .events = POLLIN};
+        char rest[256];
+        bool room = used + 1 < size;
+        ssize_t got;
+        if (poll(&waiting, 1, (int)left) < 0 && errno != EINTR)
+            break;
+        if (!waiting.revents)
+            continue;
+        got = read(fd, room ? text + used : rest, room ? size - 1 - used : sizeof rest);
+        if (got <= 0)
+            break;
+        used += room ? (size_t)got : 0;
+    }
+    text[used] = 0;
+    text[strcspn(text, "\n")] = 0;
+}
+
+int helper_run(const char *path, char *const *argv, int record_fd, struct fl_error *e)
+{
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    char conf[4096], text[512];
+    char *environment[] = {NULL, NULL};
+    const char *daemon_conf = getenv("SLURM_CONF");
+    int pipe_fd[2] = {-1, -1}, record = -1, code;
+    pid_t pid;
+
+    if (daemon_conf && snprintf(conf, sizeof conf, "SLURM_CONF=%s", daemon_conf) < (int)sizeof conf)
+        environment[0] = conf;
+    if (posix_spawn_file_actions_init(&actions))
+        return error_set(e, -ENOMEM, "%s: no memory", path);
+    if (posix_spawnattr_init(&attributes)) {
+        posix_spawn_file_actions_destroy(&actions);
+        return error_set(e, -ENOMEM, "%s: no memory", path);
+    }
+    if (pipe2(pipe_fd, O_CLOEXEC)) {
+        code = error_set(e, -errno, "%s: pipe: %s", path, strerror(errno));
+        goto out;
+    }
+    if (record_fd >= 0)
+        record = fcntl(record_fd, F_DUPFD_CLOEXEC, 16);
+    if (attributes_fill(&attributes) || actions_fill(&actions, record, pipe_fd[1])) {
+        code = error_set(e, -ENOMEM, "%s: no memory", path);
+        goto out;
+    }
+    code = -posix_spawn(&pid, path, &actions, &attributes, argv, environment);
+    if (code) {
+        error_set(e, code, "%s: %s", path, strerror(-code));
+        goto out;
+    }
+    close(pipe_fd[1]);
+    pipe_fd[1] = -1;
+    errors_read(pipe_fd[0], text, sizeof text);
+    kill(pid, SIGKILL); // it is over, or its time is
+    waitpid(pid, NULL, 0);
+    if (!*text)
+        code = error_set(e, -EAGAIN, "%s: ended without a word", path);
+    else if (strcmp(text, HELPER_DONE))
+        code = error_set(e, -EIO, "%s: %s", path, text);
+out:
+    for (int i = 0; i < 2; i++)
+        if (pipe_fd[i] >= 0)
+            close(pipe_fd[i]);
+    if (record >= 0)
+        close(record);
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&actions);
+    return code;
+}

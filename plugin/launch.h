@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// On the node: one step that is ours, from slurmstepd's start to its end.
+#ifndef FL_PLUGIN_LAUNCH_H
+#define FL_PLUGIN_LAUNCH_H
+
+#include "base/error.h"
+#include "report/record.h"
+#include "settings.h"
+#include "stamp.h"
+
+#include <slurm/spank.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct launch {
+    struct stamp stamp; // this very step
+    struct settings settings;
+    uint32_t restart, nodes, node_id, tasks, local_tasks;
+    pid_t stepd;
+    struct record *record;
+    int record_fd;
+    struct fl_error error; // found too early to be shown; a task shows it
+
+    uint32_t exited;   // local tasks
+    int64_t failed_ms; // when the first of them failed, in Unix time; 0: none did
+};
+
+// slurm_spank_init_post_opt in slurmstepd, as root: NULL for a step that is not ours, batch, extern
+// and interactive ones always. No file of the user's is looked at.
+struct launch *launch_create(spank_t spank, int argc, char **argv);
+
+// slurm_spank_task_init in the forked child, as the user: environment, placement, and the core in
+// the place of the command, which Slurm then executes. Ends the child when it cannot run.
+void launch_task(spank_t spank, struct launch *launch);
+
+void launch_destroy(struct launch *launch); // NULL-safe
+
+#endif

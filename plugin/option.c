@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// --fp8-lora, registered in every context.
+#include "option.h"
+
+#include "submit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// Slurm's callback has no argument for a plugin's own data.
+static bool given;
+static char *argument;
+
+// Slurm may call this more than once for one option, with "" or NULL for no argument.
+static int option_seen(int val, const char *value, int remote)
+{
+    (void)val;
+    if (!remote && !submit_accepts(value))
+        return 0;
+    given = true;
+    free(argument);
+    argument = value && *value ? strdup(value) : NULL;
+    return 0;
+}
+
+int option_register(spank_t spank)
+{
+    static char name[] = OPTION_NAME, arginfo[] = "=job.yaml",
+                usage[] =
+                    "fine-tune an FP8 mixture-of-experts checkpoint with LoRA: srun "
+                    "--fp8-lora job.yaml or srun --fp8-lora -- FLAGS; sbatch and salloc check "
+                    "--fp8-lora=job.yaml before the job is queued";
+    static struct spank_option option = {
+        .name = name,
+        .arginfo = arginfo,
+        .usage = usage,
+        .has_arg = 2, // optional: a word of its own is the command, not the argument
+        .cb = option_seen,
+    };
+
+    switch (spank_context()) {
+    case S_CTX_LOCAL:
+    case S_CTX_ALLOCATOR:
+    case S_CTX_REMOTE:
+        return spank_option_register(spank, &option) == ESPANK_SUCCESS ? 0 : -1;
+    default:
+        return 0;
+    }
+}
+
+bool option_given(void)
+{
+    return given;
+}
+
+char *option_argument(void)
+{
+    return argument;
+}

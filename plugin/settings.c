@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an administrator says behind the plugin's path in plugstack.conf.
+#include "settings.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+int settings_parse(int argc, char *const *argv, struct settings *settings, struct fl_error *e)
+{
+    *settings = (struct settings){.core = FL_CORE_PATH, .account = FL_ACCOUNT_PATH};
+    for (int i = 0; i < argc; i++) {
+        if (!strncmp(argv[i], "core=/", 6))
+            settings->core = argv[i] + 5;
+        else if (!strncmp(argv[i], "account=/", 9))
+            settings->account = argv[i] + 8;
+        else
+            return error_set(e, -EINVAL,
+                             "plugstack.conf: argument '%s' is not core=/PATH or "
+                             "account=/PATH; correct it",
+                             argv[i]);
+    }
+    return 0;
+}
+
+int settings_trusted(const char *path, struct fl_error *e)
+{
+    struct stat s;
+
+    if (lstat(path, &s))
+        return error_set(e, -errno,
+                         "%s: %s; install fp8-lora on this node or correct "
+                         "plugstack.conf",
+                         path, strerror(errno));
+    if (!S_ISREG(s.st_mode) || !(s.st_mode & S_IXUSR))
+        return error_set(e, -EACCES, "%s: not an executable file; correct plugstack.conf", path);
+    if (s.st_uid || (s.st_mode & (S_IWGRP | S_IWOTH)))
+        return error_set(e, -EPERM,
+                         "%s: others than root may replace it; chown root and chmod go-w", path);
+    return 0;
+}

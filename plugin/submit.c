@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// In the client, as its user: refuse before the queue, then stamp the step.
+#include "submit.h"
+
+#include "job/plan.h"
+#include "option.h"
+#include "refuse.h"
+#include "report/record.h"
+#include "stamp.h"
+#include "words.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <slurm/slurm.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// What an allocation's option looks like to the clients that run inside it.
+#define INHERITED_ENV "SLURM_SPANK__SLURM_SPANK_OPTION_fp8_lora_fp8_lora"
+
+static struct words client_words(void)
+{
+    struct words words;
+    struct fl_error e;
+
+    if (words_read(&words, &e))
+        refuse_client(&e);
+    return words;
+}
+
+static bool test_exec_configured(void)
+{
+    slurm_conf_t *conf = NULL;
+    bool found;
+
+    if (slurm_load_ctl_conf((time_t)0, &conf))
+        return false; // without a controller srun says so itself
+    found = conf->launch_params && strstr(conf->launch_params, "test_exec");
+    slurm_free_ctl_conf(conf);
+    return found;
+}
+
+// Ways to start a program that leave no room for the core. Looked for among all options of srun,
+// those behind this one too, because srun itself ends on some before it calls the plugin again.
+static int form_check(const struct words *words, const char *own, struct fl_error *e)
+{
+    if (strchr(own, '='))
+        return error_set(e, -EINVAL, "srun takes the job as its command: srun --fp8-lora %s",
+                         strchr(own, '=') + 1);
+    if (words_option(words, INT_MAX, "multi-prog"))
+        return error_set(e, -EINVAL,
+                         "--multi-prog: every rank runs the same trainer; start srun "
+                         "without it");
+    if (words_option(words, INT_MAX, "bcast") || getenv("SLURM_BCAST"))
+        return error_set(e, -EINVAL,
+                         "--bcast: the trainer is installed on the nodes and job.yaml is "
+                         "no program to copy; start srun without it (and without "
+                         "SLURM_BCAST)");
+    if (words_option(words, INT_MAX, "het-group") || words_option(words, INT_MAX, "pack-group"))
+        return error_set(e, -EINVAL,
+                         "--het-group: ranks of a heterogeneous job are not supported; "
+                         "use one component");
+    for (int i = 1; i < words->argc && strcmp(words->argv[i], "--"); i++)
+        if (!strcmp(words->argv[i], ":"))
+            return error_set(e, -EINVAL,
+                             "':': a step of several components is not supported; use "
+                             "one");
+    if (getenv("SLURM_TEST_EXEC"))
+        return error_set(e, -EINVAL,
+                         "SLURM_TEST_EXEC: srun would look for a program named like the "
+                         "job; unset it");
+    if (test_exec_configured())
+        return error_set(e, -EINVAL,
+                         "LaunchParameters=test_exec: srun looks for a program named like "
+                         "the job; ask the administrator to remove it from slurm.conf");
+    return 0;
+}
+
+bool submit_accepts(const char *argument)
+{
+    struct words words = client_words();
+    const char *own = words_option(&words, optind, OPTION_NAME); // getopt stands behind the option
+    const char *inherited = getenv(INHERITED_ENV);
+    bool accepts = own;
+    struct fl_error e;
+
+    if (spank_context() == S_CTX_LOCAL) {
+        if (own && form_check(&words, own, &e))
+            refuse_client(&e);
+    } else if (!argument || !*argument) {
+        error_set(&e, -EINVAL,
+                  "sbatch and salloc take --fp8-lora=job.yaml, which checks the job; "
+                  "srun --fp8-lora job.yaml runs it");
+        refuse_client(&e);
+    } else if (!own) { // a line of the batch script, or inherited
+        accepts = !inherited || strcmp(inherited, argument);
+    }
+    words_free(&words);
+    return accepts;
+}
+
+static int smallest_world(const struct spec *spec)
+{
+    int a = spec->expert_parallel > 0 ? spec->expert_parallel : 1;
+    int b = spec->tensor_parallel > 0 ? spec->tensor_parallel : 1;
+    int world = a;
+
+    while (world % b && world <= RECORD_RANKS_MAX)
+        world += a;
+    return world;
+}
+
+// tasks 0: unknown yet; then only what any number of tasks would fail on is refused.
+static int job_plan(int argc, char *const *argv, int tasks, struct plan *plan, struct fl_error *e)
+{
+    struct spec *spec = NULL;
+    struct model model;
+    int code;
+
+    code = spec_load(argc, argv, &spec, e);
+    if (!code)
+        code = model_load(spec->model, &model, e);
+    if (!code)
+        code = plan_make(spec, &model, tasks ? tasks : smallest_world(spec), 0, plan, e);
+    spec_destroy(spec);
+    return code;
+}
+
+void submit_check(void)
+{
+    struct plan plan;
+    struct fl_error e;
+
+    if (!option_given())
+        return;
+    if (spank_context() == S_CTX_ALLOCATOR) {
+        char *word = option_argument();
+        if (job_plan(1, &word, 0, &plan, &e))
+            refuse_client(&e);
+    } else {
+        struct words words = client_words();
+        if (optind >= words.argc) {
+            error_set(&e, -EINVAL,
+                      "no job: use srun --fp8-lora job.yaml or srun --fp8-lora -- FLAGS");
+            refuse_client(&e);
+        }
+        if (job_plan(words.argc - optind, words.argv + optind, words_tasks(&words, optind), &plan,
+                     &e))
+            refuse_client(&e);
+        words_free(&words);
+    }
+}
+
+void submit_stamp(spank_t spank)
+{
+    struct words words;
+    struct plan plan;
+    struct stamp stamp;
+    struct fl_error e;
+    char text[STAMP_MAX];
+    uint32_t tasks;
+
+    if (!option_given() || spank_context() != S_CTX_LOCAL)
+        return;
+    if (spank_get_item(spank, S_JOB_ID, &stamp.job) ||
+        spank_get_item(spank, S_JOB_STEPID, &stamp.step) ||
+        spank_get_item(spank, S_JOB_TOTAL_TASK_COUNT, &tasks)) {
+        error_set(&e, -EINVAL, "srun does not tell the step's number and tasks");
+        refuse_client(&e);
+    }
+    words = client_words();
+    if (job_plan(words.argc - optind, words.argv + optind, (int)tasks, &plan, &e))
+        refuse_client(&e);
+    words_free(&words);
+    stamp.ep = (uint32_t)plan.layout.ep;
+    stamp.dp = (uint32_t)plan.layout.dp;
+    stamp_format(&stamp, text);
+    setenv(STAMP_ENV, text, 1);
+    slurm_spank_log("fp8-lora: %u rank%s, expert parallel %d, %.2f GiB a rank planned", tasks,
+                    tasks == 1 ? "" : "s", plan.layout.ep,
+                    (double)plan.total_bytes / (double)(UINT64_C(1) << 30));
+}

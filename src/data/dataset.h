@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// A dataset in memory: the token ids of every sample that can be trained on, with its loss mask.
+#ifndef FL_DATA_DATASET_H
+#define FL_DATA_DATASET_H
+
+#include "base/error.h"
+#include "data/tokenizer.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct dataset {
+    size_t samples;
+    size_t *offsets;  // [samples + 1] first token of each sample; offsets[samples] = tokens
+    int32_t *ids;     // [offsets[samples]]
+    uint8_t *loss;    // [offsets[samples]] 1: predicting this token counts
+    size_t longest;   // tokens of the longest sample
+    int64_t targets;  // tokens whose prediction counts
+    size_t records;   // samples in the files
+    size_t too_long;  // dropped: more than max_length tokens
+    size_t no_target; // dropped: no token that counts
+};
+
+// Reads files of Alpaca or messages samples, each JSONL or one JSON array, through the chat
+// template. Samples stay in the order of the files whatever the number of threads. An unreadable
+// file, a record that is no sample (named "file:line"), and a dataset without samples are errors.
+int dataset_load(char *const *paths, size_t path_count, const struct tokenizer *tokenizer,
+                 int max_length, int threads, struct dataset **out, struct fl_error *e);
+void dataset_destroy(struct dataset *d); // NULL-safe
+
+#endif

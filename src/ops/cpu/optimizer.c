@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdamW, the norm of gradients, scaling.
+#include "ops/cpu/cpu.h"
+
+#include <math.h>
+
+#define CHUNK 65536 // elements summed together, so that no sum depends on the number of threads
+
+int cpu_sum_squares(struct ops *ops, const real *x, size_t count, double *sum, struct fl_error *e)
+{
+    struct cpu *cpu = cpu_of(ops);
+    size_t chunks = (count + CHUNK - 1) / CHUNK;
+    struct arena_mark mark = arena_mark(cpu->arena);
+    void *push;
+    double *sums;
+    int rc = arena_push(cpu->arena, MEMORY_WORKSPACE, chunks * sizeof *sums, &push, e);
+
+    if (rc < 0)
+        return rc;
+    sums = push;
+#pragma omp parallel for schedule(static)
+    for (size_t c = 0; c < chunks; c++) {
+        size_t end = (c + 1) * CHUNK < count ? (c + 1) * CHUNK : count;
+        sums[c] = 0;
+        for (size_t i = c * CHUNK; i < end; i++)
+            sums[c] += (double)x[i] * (double)x[i];
+    }
+    *sum = 0;
+    for (size_t c = 0; c < chunks; c++)
+        *sum += sums[c];
+    arena_release(cpu->arena, mark);
+    return 0;
+}
+
+int cpu_scale(struct ops *ops, real *x, size_t count, double factor, struct fl_error *e)
+{
+    (void)ops;
+    (void)e;
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < count; i++)
+        x[i] *= (real)factor;
+    return 0;
+}
+
+int cpu_adamw(struct ops *ops, const struct adamw *adamw, double grad_scale, size_t count,
+              real *params, const real *grads, real *m, real *v, struct fl_error *e)
+{
+    real beta1 = (real)adamw->beta1, beta2 = (real)adamw->beta2, eps = (real)adamw->eps;
+    real decay = (real)(1 - adamw->lr * adamw->weight_decay);
+    real rate = (real)(adamw->lr / (1 - pow(adamw->beta1, (double)adamw->step)));
+    real correction = (real)sqrt(1 - pow(adamw->beta2, (double)adamw->step));
+    real scale = (real)grad_scale;
+
+    (void)ops;
+    (void)e;
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < count; i++) {
+        real g = scale * grads[i];
+        m[i] = beta1 * m[i] + (1 - beta1) * g;
+        v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+        params[i] = decay * params[i] - rate * m[i] / ((real)sqrt((double)v[i]) / correction + eps);
+    }
+    return 0;
+}

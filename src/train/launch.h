@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the launcher tells a rank through its environment and its command line.
+#ifndef FL_TRAIN_LAUNCH_H
+#define FL_TRAIN_LAUNCH_H
+
+#include "base/error.h"
+
+#include <stdint.h>
+
+#define LAUNCH_ARGV0_ENV "FP8_LORA_ARGV0" // the command word the plugin put the core in place of
+#define LAUNCH_WORLD_ENV "FP8_LORA_WORLD" // ranks of the step
+#define LAUNCH_CAP_ENV   "FP8_LORA_CAP"   // bytes a rank may use
+
+struct launch {
+    int world;      // FP8_LORA_WORLD, else the tasks of srun or mpirun, else 1
+    int rank;       // srun's or mpirun's number, for messages before the ranks know each other
+    int local_rank; // on this node
+    uint64_t cap;   // bytes, 0: none
+    int word_count; // of the job: job.yaml, or flags
+    char **words;   // array owned, the words are argv's or the environment's
+};
+
+// argc and argv are main's.
+int launch_read(int argc, char **argv, struct launch *launch, struct fl_error *e);
+void launch_clear(struct launch *launch);
+
+#endif

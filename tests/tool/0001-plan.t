@@ -1,0 +1,60 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# fp8-lora plan: what it prints, what it refuses, and its exit status.
+tool=$FL_BUILD_DIR/fp8-lora
+folder=$(mktemp -d "${TMPDIR:-/tmp}/fl-plan-XXXXXX") || exit 99
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 99
+mkdir m30
+cp "$FL_SOURCE_DIR/tests/data/configs/qwen3-30b-a3b.json" m30/config.json
+printf '%s\n' 'model: m30' 'dataset: d.jsonl' 'lora_rank: 16' 'expert_model_parallel_size: 8' \
+    'micro_batch_size: 1' 'moe_expert_capacity_factor: 2' > job.yaml
+number=0
+
+# expect STATUS TEXT COMMAND...: the command's status, and a line of its output holding TEXT.
+expect() {
+    status=$1 text=$2
+    shift 2
+    number=$((number + 1))
+    "$@" > out 2>&1
+    got=$?
+    if [ "$got" = "$status" ] && grep -qF -e "$text" out; then
+        echo "ok $number - $text"
+    else
+        echo "not ok $number - $text"
+        echo "# $*: status $got, expected $status"
+        sed 's/^/# /' out
+    fi
+}
+
+echo 1..24
+expect 0 '5253.8388M Params (88.8668M Trainable [1.6915%])' "$tool" plan job.yaml
+expect 0 'base 5164972032, LoRA 88866816' "$tool" plan job.yaml
+expect 0 'Total number of parameters in billions: 30.52' "$tool" plan job.yaml
+expect 0 'transformer block 29.90, embedding 0.62' "$tool" plan job.yaml
+expect 0 '8 ranks: TP 1, DP 8, EP 8, 1 x every expert; 16 of 128 experts a rank' \
+    "$tool" plan job.yaml
+expect 0 '16 ranks: TP 1, DP 16, EP 8, 2 x every expert' "$tool" plan job.yaml --ranks 16 \
+    --cap=80GiB
+expect 0 '16 ranks' "$tool" plan -- NPROC_PER_NODE=16 sft --model m30 --dataset d \
+    --expert_model_parallel_size 8
+expect 0 '8 ranks' "$tool" plan --ranks 8 -- NPROC_PER_NODE=16 sft --model m30 --dataset d
+expect 0 'experts                            3.38 GiB  48 layers x 16 experts' \
+    "$tool" plan job.yaml
+expect 0 '"base": 5164972032' "$tool" plan --json job.yaml
+expect 1 'is above the cap of 6.00 GiB: weights 5.43 GiB' "$tool" plan --cap 6GiB job.yaml
+expect 1 'MiB  88866816 bf16' "$tool" plan --cap 6GiB job.yaml
+expect 1 'does not divide the 6 ranks' "$tool" plan --ranks 6 job.yaml
+expect 1 'none.yaml: cannot open' "$tool" plan none.yaml
+echo 'lora_rnak: 3' >> job.yaml
+expect 1 "job.yaml:7: unknown key 'lora_rnak', did you mean 'lora_rank'?" "$tool" plan job.yaml
+expect 1 "nowhere/config.json" "$tool" plan -- sft --model nowhere --dataset d
+expect 2 "unknown option '--cup'" "$tool" plan --cup 3 job.yaml
+expect 2 "--ranks: '0' is not in [1, 65536]" "$tool" plan --ranks 0 job.yaml
+expect 2 "--cap: 'much' is not an amount of memory: write it as 80GiB" \
+    "$tool" plan --cap much job.yaml
+expect 2 'give a job file' "$tool" plan
+expect 0 '--lora_rank N' "$tool" plan --help-flags
+expect 0 'usage: fp8-lora plan' "$tool" plan --help
+expect 2 "unknown command 'paln', did you mean 'plan'?" "$tool" paln
+expect 0 'fp8-lora 0.' "$tool" --version

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// The first-step gate and the optimizer on the real network with the tiny checkpoint.
+#include "unit/check.h"
+
+#include "base/memory.h"
+#include "comm/comm.h"
+#include "job/plan.h"
+#include "net/net.h"
+#include "train/gate.h"
+#include "train/optimizer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define TINY FL_SOURCE_DIR "/tests/data/tiny-qwen3-moe-fp8"
+
+enum { SAMPLES = 2, LENGTH = 24, TOKENS = SAMPLES * LENGTH };
+
+struct stage {
+    struct spec *spec;
+    struct model model;
+    struct layout layout;
+    struct comm *world;
+    struct arena *arena;
+    struct ops *ops;
+    struct model_weights *weights;
+    struct adapters *adapters;
+    struct net *net;
+    struct batch *batch;
+    struct fl_error e;
+};
+
+static int setup(void **state)
+{
+    static const char job[] = "model: " TINY "\ndataset: x\noutput_dir: y\nnumerics: exact\n"
+                              "lora_rank: 4\nlora_alpha: 8\nlora_dropout: 0\nclip_grad: 0.5\n"
+                              "moe_aux_loss_coeff: 0\n";
+    struct stage *s = memory_zeroed(1, sizeof *s);
+
+    check_ok(spec_parse_yaml(job, sizeof job - 1, "job", &s->spec, &s->e), &s->e);
+    check_ok(model_load(TINY, &s->model, &s->e), &s->e);
+    check_ok(layout_make(s->spec, &s->model, 1, 0, &s->layout, &s->e), &s->e);
+    check_ok(comm_self_create(&s->world, &s->e), &s->e);
+    check_ok(arena_create_host(0, &s->arena, &s->e), &s->e);
+    check_ok(ops_cpu_create(&s->model, NUMERICS_EXACT, s->arena, &s->ops, &s->e), &s->e);
+    check_ok(model_weights_create(&s->model, &s->layout, s->arena, &s->weights, &s->e), &s->e);
+    check_ok(model_weights_load(s->weights, TINY, &s->model, &s->layout, 1, NULL, &s->e), &s->e);
+    check_ok(adapters_create(s->spec, &s->model, &s->layout, s->arena, &s->adapters, &s->e), &s->e);
+    adapters_init(s->adapters, 1);
+    const struct net_config config = {.spec = s->spec,
+                                      .model = &s->model,
+                                      .layout = &s->layout,
+                                      .ops = s->ops,
+                                      .arena = s->arena,
+                                      .ep_comm = s->world,
+                                      .weights = s->weights,
+                                      .adapters = s->adapters};
+    check_ok(net_create(&config, &s->net, &s->e), &s->e);
+    s->batch = batch_create(TOKENS, SAMPLES);
+    s->batch->tokens = TOKENS;
+    s->batch->samples = SAMPLES;
+    for (int i = 0; i <= SAMPLES; i++)
+        s->batch->starts[i] = i * LENGTH;
+    for (int t = 0; t < TOKENS; t++) {
+        s->batch->ids[t] = (t * 37 + 11) % s->model.vocab;
+        s->batch->positions[t] = t % LENGTH;
+        s->batch->keys[t] = (uint64_t)t;
+        s->batch->targets[t] = (t * 53 + 5) % s->model.vocab;
+    }
+    s->batch->target_count = TOKENS;
+    *state = s;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct stage *s = *state;
+
+    batch_destroy(s->batch);
+    net_destroy(s->net);
+    adapters_destroy(s->adapters);
+    model_weights_destroy(s->weights);
+    ops_destroy(s->ops);
+    arena_destroy(s->arena);
+    comm_destroy(s->world);
+    spec_destroy(s->spec);
+    free(s);
+    return 0;
+}
+
+static size_t params_count(const struct stage *s)
+{
+    return s->adapters->replicated + s->adapters->expert;
+}
+
+// A first step up to its gradients.
+static struct gate *first_step(struct stage *s)
+{
+    struct gate *gate = gate_create(s->spec, &s->model, s->adapters);
+    struct net_loss loss;
+
+    memset(s->adapters->grads, 0, params_count(s) * sizeof(real));
+    gate_batch(gate, s->net, s->batch);
+    check_ok(net_train(s->net, s->batch, 0, 1.0 / TOKENS, 1, &loss, &s->e), &s->e);
+    return gate;
+}
+
+static int check(struct stage *s, struct gate *gate, double loss, double norm)
+{
+    int rc = gate_check(gate, s->net, loss, norm, s->ops, s->world, &s->e);
+    gate_destroy(gate);
+    return rc;
+}
+
+static void gate_passes_training(void **state)
+{
+    struct stage *s = *state;
+    check_ok(check(s, first_step(s), 8.0, 1.0), &s->e);
+}
+
+static void gate_stops_bad_numbers(void **state)
+{
+    struct stage *s = *state;
+    check_error(check(s, first_step(s), NAN, 1.0), &s->e, "lm loss is not finite");
+    check_error(check(s, first_step(s), 9.33, 1.0), &s->e,
+                "lm loss 9.3300 is above ln(vocabulary) + 1 = 9.3178");
+    check_ok(check(s, first_step(s), 9.31, 1.0), &s->e);
+    check_error(check(s, first_step(s), 8.0, 0.0), &s->e, "the gradient norm is zero");
+    check_error(check(s, first_step(s), 8.0, NAN), &s->e, "the gradient norm is not finite");
+}
+
+static double squares(const struct stage *s, const struct adapter *a)
+{
+    double sum = 0;
+    for (int i = 0; i < a->out * a->rank; i++)
+        sum += (double)s->adapters->grads[a->b + (size_t)i] * s->adapters->grads[a->b + (size_t)i];
+    return sum;
+}
+
+static void clear(struct stage *s, const struct adapter *a)
+{
+    memset(s->adapters->grads + a->b, 0, (size_t)(a->out * a->rank) * sizeof(real));
+}
+
+static void gate_names_the_module(void **state)
+{
+    struct stage *s = *state;
+    struct gate *gate = first_step(s);
+    int expert = 0;
+
+    clear(s, adapters_find(s->adapters, 2, LORA_PROJ, -1));
+    check_error(check(s, gate, 8.0, 1.0), &s->e,
+                "model.layers.2.self_attn.linear_proj received tokens, but the gradient of its "
+                "lora_B is zero");
+    gate = first_step(s);
+    while (squares(s, adapters_find(s->adapters, 3, LORA_FC2, expert)) == 0)
+        expert++;
+    clear(s, adapters_find(s->adapters, 3, LORA_FC2, expert));
+    char words[96];
+    snprintf(words, sizeof words, "model.layers.3.mlp.experts.%d.linear_fc2 received", expert);
+    check_error(check(s, gate, 8.0, 1.0), &s->e, words);
+}
+
+// Behind the only target nothing matters to the loss, nor before it in the last layer: experts that
+// saw only such tokens have no gradient, and that is right.
+static void gate_knows_idle_experts(void **state)
+{
+    struct stage *s = *state;
+    int32_t *targets = s->batch->targets, kept[TOKENS];
+    struct gate *gate;
+    int idle = 0;
+
+    memcpy(kept, targets, sizeof kept);
+    for (int t = 0; t < TOKENS; t++)
+        targets[t] = t == 3 ? 7 : -1;
+    s->batch->target_count = 1;
+    gate = first_step(s);
+    for (int e = 0; e < s->model.experts; e++)
+        idle += squares(s, adapters_find(s->adapters, 3, LORA_FC1, e)) == 0;
+    assert_int_equal(idle, s->model.experts - s->model.top_k);
+    check_ok(check(s, gate, 8.0, 1.0), &s->e);
+    memcpy(targets, kept, sizeof kept);
+    s->batch->target_count = TOKENS;
+}
+
+// Plain AdamW in double beside it, with gradients that are clipped in some steps.
+static void optimizer_is_adamw(void **state)
+{
+    struct stage *s = *state;
+    size_t n = params_count(s);
+    double *p = memory_zeroed(n, sizeof *p), *m = memory_zeroed(n, sizeof *m);
+    double *v = memory_zeroed(n, sizeof *v), worst = 0;
+    struct optimizer_config config = {s->spec, s->adapters, s->ops, s->arena, s->world, s->world};
+    struct arena_stats before, after;
+    struct optimizer *o;
+
+    arena_stats_get(s->arena, &before);
+    check_ok(optimizer_create(&config, &o, &s->e), &s->e);
+    arena_stats_get(s->arena, &after);
+    assert_true(after.used[MEMORY_OPTIMIZER] - before.used[MEMORY_OPTIMIZER] >= 8 * n);
+    for (size_t i = 0; i < n; i++)
+        p[i] = s->adapters->params[i];
+    for (int step = 1; step <= 6; step++) {
+        double norm, square = 0, scale, lr = 1e-3 * step;
+        check_ok(optimizer_clear(o, &s->e), &s->e);
+        for (size_t i = 0; i < n; i++) {
+            assert_true(s->adapters->grads[i] == 0);
+            s->adapters->grads[i] =
+                (real)((double)((i * 2654435761u + (size_t)step * 40503u) % 2001) / 1000 - 1) *
+                (step % 2 ? 1e-2f : 1e-5f);
+            square += (double)s->adapters->grads[i] * s->adapters->grads[i];
+        }
+        check_ok(optimizer_reduce(o, &norm, &s->e), &s->e);
+        assert_float_equal(norm, sqrt(square), 1e-6 * sqrt(square));
+        assert_true((norm > 0.5) == (step % 2 == 1));
+        check_ok(optimizer_step(o, lr, norm, &s->e), &s->e);
+        scale = fmin(1, 0.5 / (norm + 1e-6));
+        for (size_t i = 0; i < n; i++) {
+            double g = s->adapters->grads[i] * scale, error;
+            m[i] = 0.9 * m[i] + 0.1 * g;
+            v[i] = 0.95 * v[i] + 0.05 * g * g;
+            p[i] *= 1 - lr * 0.1;
+            p[i] -= lr * m[i] / (1 - pow(0.9, step)) / (sqrt(v[i] / (1 - pow(0.95, step))) + 1e-8);
+            error = fabs(p[i] - (double)s->adapters->params[i]);
+            worst = error > worst ? error : worst;
+        }
+    }
+    assert_true(worst < 1e-6);
+    optimizer_destroy(o);
+    free(p);
+    free(m);
+    free(v);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gate_passes_training),  cmocka_unit_test(gate_stops_bad_numbers),
+        cmocka_unit_test(gate_names_the_module), cmocka_unit_test(gate_knows_idle_experts),
+        cmocka_unit_test(optimizer_is_adamw),
+    };
+    return cmocka_run_group_tests_name("step", tests, setup, teardown);
+}

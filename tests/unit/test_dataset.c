@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// Datasets: formats, files, what is dropped, what is refused and how it is named.
+#include "unit/tokenizer_fixture.h"
+
+#include "data/dataset.h"
+#include "data/template.h"
+
+#include <errno.h>
+
+#define ALPACA(question, answer)                                                                   \
+    "{\"instruction\": \"" question "\", \"input\": \"\", \"output\": \"" answer "\"}"
+
+static struct tokenizer *tokenizer;
+
+static int tokenizer_setup(void **state)
+{
+    (void)state;
+    tokenizer = tiny_tokenizer();
+    return 0;
+}
+
+static int tokenizer_teardown(void **state)
+{
+    (void)state;
+    tokenizer_destroy(tokenizer);
+    return 0;
+}
+
+static struct dataset *load_text(const char *text, size_t bytes, int max_length, int threads)
+{
+    char *path = temporary_file(text, bytes);
+    struct dataset *d;
+    struct fl_error e;
+
+    check_ok(dataset_load(&path, 1, tokenizer, max_length, threads, &d, &e), &e);
+    temporary_remove(path);
+    return d;
+}
+
+static struct dataset *load(const char *text)
+{
+    return load_text(text, strlen(text), 512, 1);
+}
+
+static void check_sample(const struct dataset *d, size_t i, const char *expected)
+{
+    char *text;
+    size_t bytes, start = d->offsets[i];
+    struct fl_error e;
+
+    assert_true(i < d->samples);
+    check_ok(
+        tokenizer_decode(tokenizer, d->ids + start, d->offsets[i + 1] - start, &text, &bytes, &e),
+        &e);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+static void alpaca(void **state)
+{
+    struct dataset *d =
+        load("{\"instruction\": \"Add\", \"input\": \"1 2\", \"output\": \"3\"}\n"
+             "\n"
+             "{\"instruction\": \"Add\", \"input\": \"\", \"output\": \"\"}\r\n"
+             "{\"instruction\": \"Add\", \"input\": null, \"output\": \"4\", \"id\": 7}\n"
+             "{\"instruction\": \"\", \"input\": \"i\", \"output\": \"o\"}\n"
+             "{\"system\": \"s\", \"instruction\": \"q\", \"output\": \"o\"}");
+
+    (void)state;
+    assert_int_equal(d->samples, 5);
+    assert_int_equal(d->records, 5);
+    check_sample(d, 0,
+                 "<|im_start|>user\nAdd\n1 2<|im_end|>\n<|im_start|>assistant\n3<|im_end|>\n");
+    check_sample(d, 1, "<|im_start|>user\nAdd<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n");
+    check_sample(d, 2, "<|im_start|>user\nAdd<|im_end|>\n<|im_start|>assistant\n4<|im_end|>\n");
+    check_sample(d, 3, "<|im_start|>user\ni<|im_end|>\n<|im_start|>assistant\no<|im_end|>\n");
+    check_sample(d, 4,
+                 "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nq<|im_end|>\n"
+                 "<|im_start|>assistant\no<|im_end|>\n");
+    assert_int_equal(d->targets, 3 + 2 + 3 + 3 + 3);
+    dataset_destroy(d);
+}
+
+#define TURNS                                                                                      \
+    "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}]"
+#define TURNS_TEXT "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n"
+
+static void messages(void **state)
+{
+    static const char *const files[] = {
+        "{\"messages\": " TURNS "}\n{\"messages\": " TURNS "}\n", // JSONL of objects
+        TURNS "\n" TURNS "\n",                                    // JSONL of lists
+        "[" TURNS ",\n " TURNS "]",                               // an array of lists
+        "\xef\xbb\xbf [\n{\"messages\": " TURNS "},\n{\"messages\": " TURNS "}\n]\n",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        struct dataset *d = load(files[i]);
+        assert_int_equal(d->samples, 2);
+        check_sample(d, 0, TURNS_TEXT);
+        check_sample(d, 1, TURNS_TEXT);
+        dataset_destroy(d);
+    }
+}
+
+// Strings of an array that look like its structure.
+static void array_of_tricky_strings(void **state)
+{
+    struct dataset *d = load("[" ALPACA("],[{\\\"", "a\\\\") ",\n" ALPACA("}", "\\\\\\\"],") "\n]");
+
+    (void)state;
+    assert_int_equal(d->samples, 2);
+    check_sample(d, 0,
+                 "<|im_start|>user\n],[{\"<|im_end|>\n<|im_start|>assistant\na\\<|im_end|>\n");
+    check_sample(d, 1, "<|im_start|>user\n}<|im_end|>\n<|im_start|>assistant\n\\\"],<|im_end|>\n");
+    dataset_destroy(d);
+}
+
+static void nul_in_content(void **state)
+{
+    struct dataset *d = load(ALPACA("a\\u0000b", "c"));
+    char *text;
+    size_t bytes;
+    struct fl_error e;
+
+    (void)state;
+    check_ok(tokenizer_decode(tokenizer, d->ids, d->offsets[1], &text, &bytes, &e), &e);
+    assert_memory_equal(text, "<|im_start|>user\na\0b<|im_end|>", 30);
+    free(text);
+    dataset_destroy(d);
+}
+
+static void dropped_and_counted(void **state)
+{
+    const char *text = ALPACA("q", "short") "\n" //
+        ALPACA(
+            "q",
+            "long long long long long long long long long long long long") "\n" //
+                                                                           "{\"messages\": "
+                                                                           "[{\"role\": \"user\", "
+                                                                           "\"content\": "
+                                                                           "\"alone\"}]}\n"
+                                                                           "{\"messages\": "
+                                                                           "[{\"role\": \"user\", "
+                                                                           "\"content\": \"q\"}, "
+                                                                           "{\"role\": "
+                                                                           "\"assistant\", "
+                                                                           "\"content\": \"a\", "
+                                                                           "\"loss\": "
+                                                                           "false}]}\n" ALPACA("r",
+                                                                                               "x");
+    struct dataset *d = load_text(text, strlen(text), 18, 1);
+
+    (void)state;
+    assert_int_equal(d->records, 5);
+    assert_int_equal(d->samples, 2);
+    assert_int_equal(d->too_long, 1);
+    assert_int_equal(d->no_target, 2);
+    assert_true(d->longest <= 18);
+    check_sample(d, 1, "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\nx<|im_end|>\n");
+    dataset_destroy(d);
+}
+
+// A sample of exactly max_length tokens stays.
+static void max_length_is_inclusive(void **state)
+{
+    struct dataset *d = load(ALPACA("q", "a"));
+    int length = (int)d->longest;
+
+    (void)state;
+    dataset_destroy(d);
+    d = load_text(ALPACA("q", "a"), strlen(ALPACA("q", "a")), length, 1);
+    assert_int_equal(d->samples, 1);
+    dataset_destroy(d);
+}
+
+static char *many_samples(int count, size_t *bytes)
+{
+    const size_t capacity = 128 * (size_t)count;
+    char *text = malloc(capacity);
+
+    *bytes = 0;
+    for (int i = 0; i < count; i++)
+        *bytes += (size_t)snprintf(text + *bytes, capacity - *bytes,
+                                   ALPACA("what is %d times %d", "%d") "\n", i, i % 7, i * (i % 7));
+    return text;
+}
+
+static void threads_keep_the_order(void **state)
+{
+    size_t bytes;
+    char *text = many_samples(1000, &bytes);
+    struct dataset *one = load_text(text, bytes, 512, 1), *four = load_text(text, bytes, 512, 4);
+
+    (void)state;
+    assert_int_equal(one->samples, 1000);
+    assert_int_equal(four->samples, 1000);
+    assert_memory_equal(one->offsets, four->offsets, 1001 * sizeof *one->offsets);
+    assert_memory_equal(one->ids, four->ids, one->offsets[1000] * sizeof *one->ids);
+    assert_memory_equal(one->loss, four->loss, one->offsets[1000]);
+    assert_int_equal(one->targets, four->targets);
+    dataset_destroy(one);
+    dataset_destroy(four);
+    free(text);
+}
+
+static void several_files(void **state)
+{
+    char *paths[] = {temporary_file(ALPACA("1", "a"), strlen(ALPACA("1", "a"))),
+                     temporary_file("", 0), temporary_file("[" TURNS "]", strlen("[" TURNS "]"))};
+    struct dataset *d;
+    struct fl_error e;
+
+    (void)state;
+    check_ok(dataset_load(paths, 3, tokenizer, 512, 2, &d, &e), &e);
+    assert_int_equal(d->samples, 2);
+    check_sample(d, 0, "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n");
+    check_sample(d, 1, TURNS_TEXT);
+    dataset_destroy(d);
+    for (int i = 0; i < 3; i++)
+        temporary_remove(paths[i]);
+}
+
+// The error of loading text; `place` is what must follow the file's name.
+static void check_refused(const char *text, int threads, const char *place, const char *words)
+{
+    char *path = temporary_file(text, strlen(text)), expected[128];
+    struct dataset *d;
+    struct fl_error e;
+
+    snprintf(expected, sizeof expected, "%s%s", path, place);
+    check_error(dataset_load(&path, 1, tokenizer, 24, threads, &d, &e), &e, words);
+    assert_null(d);
+    if (strncmp(e.text, expected, strlen(expected)) != 0)
+        fail_msg("'%s' does not start with '%s'", e.text, expected);
+    temporary_remove(path);
+}
+
+static void bad_files(void **state)
+{
+    static const struct {
+        const char *text, *place, *words;
+    } cases[] = {
+        {ALPACA("q", "a") "\n{\"instruction\": \"x\",\n", ":2: ", "not JSON (column "},
+        {"\n\nhello\n", ":3: ", "write UTF-8, one object a line or one array"},
+        {ALPACA("q", "a") " " ALPACA("q", "a"), ":1: ", "not JSON"},
+        {"{\"output\": \"a\", \"output\": \"b\"}", ":1: ", "not JSON"},
+        {"{\"instruction\": \"\xff\", \"output\": \"b\"}", ":1: ", "unable to decode byte 0xff"},
+        {"[" ALPACA("q", "a") ",\n\n{\"instruction\": 3,\n\"output\": \"b\"}]",
+         ":3: ", "\"instruction\" is a number: it must be a string"},
+        {"[" ALPACA("q", "a") ",\n{\"instruction\": \"b\",\n\"output\": b}]", ":3: ", "not JSON"},
+        {"[" ALPACA("q", "a"), ":1: ", "the JSON array is not closed: is the file cut?"},
+        {"[" ALPACA("q", "a") "\n}", ":2: ", "'}' where"},
+        {"[" ALPACA("q", "a") "]\n\nx", ":3: ", "text after the end of the JSON array"},
+        {"[" ALPACA("q", "a") ",]", ":1: ", "not JSON"},
+        {"17\n", ":1: ", "a sample is a number: it must be a JSON object"},
+        {"{\"question\": \"a\"}", ":1: ", "unknown format: write {\"instruction\""},
+        {"{}", ":1: ", "unknown format"},
+        {"[[1]]", ":1: ", "message 1: is a number"},
+        {"{\"instruction\": \"a\"}", ":1: ", "\"output\" is missing"},
+        {"{\"output\": \"a\"}", ":1: ", "\"instruction\" is missing"},
+        {"{\"instruction\": \"a\", \"output\": null}", ":1: ", "\"output\" is null"},
+        {"{\"instruction\": \"a\", \"output\": \"b\", \"input\": []}",
+         ":1: ", "\"input\" is a list"},
+        {"{\"messages\": {}}", ":1: ", "\"messages\" is an object: it must be a list"},
+        {"{\"messages\": []}", ":1: ", "no messages"},
+        {"{\"messages\": [3]}", ":1: ", "message 1: is a number"},
+        {"{\"messages\": [{\"role\": \"user\"}]}", ":1: ", "message 1: \"content\" is missing"},
+        {"{\"messages\": [{\"content\": \"x\"}]}", ":1: ", "message 1: \"role\" is missing"},
+        {"{\"messages\": [{\"role\": \"asistant\", \"content\": \"x\"}]}",
+         ":1: ", "message 1: unknown role \"asistant\": write assistant"},
+        {"{\"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}",
+         ":1: ", "unknown role \"tool\": write system, user or assistant"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"loss\": 1}]}",
+         ":1: ", "\"loss\" is a number: it must be true or false"},
+        {"", ": ", "no samples: the dataset is empty"},
+        {" \n\n", ": ", "the dataset is empty"},
+        {"[]", ": ", "the dataset is empty"},
+        {ALPACA("one two three four five six seven eight nine ten", "a"), ": ",
+         "1 of 1 have more than max_length 24 tokens; raise it to at least 3"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", ": ",
+         "of 1 samples 1 have no assistant answer to learn and 0 are longer"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int threads = 1; threads <= 3; threads += 2)
+            check_refused(cases[i].text, threads, cases[i].place, cases[i].words);
+}
+
+// Of two bad records the first is told, though another thread sees the second while the first is
+// still behind a long one.
+static void first_error_wins(void **state)
+{
+    const size_t long_bytes = 4 << 20;
+    size_t bytes;
+    char *text = many_samples(600, &bytes), *all = malloc(long_bytes + bytes + 64), *at = all;
+    char *first = strstr(text, "\"what is 7 "), *second = strstr(text, "\"what is 40 ");
+
+    (void)state;
+    *first = *second = '!'; // not the start of a string
+    at = stpcpy(at, "{\"instruction\": \"x\", \"output\": \"");
+    memset(at, 'a', long_bytes);
+    strcpy(stpcpy(at + long_bytes, "\"}\n"), text);
+    for (int round = 0; round < 3; round++)
+        check_refused(all, 4, ":9: ", "not JSON");
+    free(all);
+    free(text);
+}
+
+static void unreadable_files(void **state)
+{
+    char *missing = (char *)"/nonexistent/train.jsonl", *folder = (char *)"/tmp";
+    struct dataset *d;
+    struct fl_error e;
+
+    (void)state;
+    check_error(dataset_load(&missing, 1, tokenizer, 24, 2, &d, &e), &e,
+                "/nonexistent/train.jsonl: cannot open");
+    check_error(dataset_load(&folder, 1, tokenizer, 24, 2, &d, &e), &e, "/tmp: not a regular file");
+    check_error(dataset_load(&folder, 0, tokenizer, 24, 2, &d, &e), &e, "no file: no samples");
+    check_error(dataset_load(&folder, 1, tokenizer, 0, 2, &d, &e), &e, "max_length 0");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(alpaca),
+        cmocka_unit_test(messages),
+        cmocka_unit_test(array_of_tricky_strings),
+        cmocka_unit_test(nul_in_content),
+        cmocka_unit_test(dropped_and_counted),
+        cmocka_unit_test(max_length_is_inclusive),
+        cmocka_unit_test(threads_keep_the_order),
+        cmocka_unit_test(several_files),
+        cmocka_unit_test(bad_files),
+        cmocka_unit_test(first_error_wins),
+        cmocka_unit_test(unreadable_files),
+    };
+    return cmocka_run_group_tests_name("dataset", tests, tokenizer_setup, tokenizer_teardown);
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// plugin/: the parts that need no Slurm: command words, stamps, settings, values, the helper's
+// start.
+#include "unit/check.h"
+
+#include "plugin/helper.h"
+#include "plugin/settings.h"
+#include "plugin/stamp.h"
+#include "plugin/values.h"
+#include "plugin/words.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define WORDS(literal) words_of(literal, sizeof literal)
+
+static struct words words_of(const char *literal, size_t size)
+{
+    struct words words;
+    struct fl_error e;
+    char *bytes = malloc(size);
+
+    memcpy(bytes, literal, size);
+    check_ok(words_split(bytes, size, &words, &e), &e);
+    return words;
+}
+
+static void command_words(void **state)
+{
+    struct words w = WORDS("srun\0-n2\0--fp8-lo\0--ntasks=4\0job.yaml\0--bcast");
+    struct fl_error e;
+    (void)state;
+    assert_int_equal(w.argc, 6);
+    assert_string_equal(w.argv[4], "job.yaml");
+    assert_null(w.argv[6]);
+    assert_string_equal(words_option(&w, 4, "fp8-lora"), "--fp8-lo");
+    assert_null(words_option(&w, 2, "fp8-lora"));
+    assert_null(words_option(&w, 4, "bcast"));
+    assert_non_null(words_option(&w, INT_MAX, "bcast"));
+    assert_int_equal(words_tasks(&w, 4), 4);
+    assert_int_equal(words_tasks(&w, 2), 2);
+    words_free(&w);
+    w = WORDS("srun\0--fp8-lora=x\0--\0--multi-prog\0-n\0"
+              "3");
+    assert_string_equal(words_option(&w, INT_MAX, "fp8-lora"), "--fp8-lora=x");
+    assert_null(words_option(&w, INT_MAX, "multi-prog")); // the job's own words
+    assert_int_equal(words_tasks(&w, INT_MAX), 0);
+    words_free(&w);
+    w = WORDS("srun\0-n\0"
+              "3\0-N\0"
+              "2\0--ntasks\0"
+              "8\0-nx\0-n\0");
+    assert_int_equal(words_tasks(&w, 3), 3);
+    assert_int_equal(words_tasks(&w, INT_MAX), 8);
+    assert_null(words_option(&w, INT_MAX, "fp8-lora"));
+    words_free(&w);
+    w = WORDS("srun\0--fp8-lora-other\0--fp8-loraX\0-fp8-lora\0--n");
+    assert_null(words_option(&w, INT_MAX, "fp8-lora"));
+    assert_int_equal(words_tasks(&w, INT_MAX), 0);
+    words_free(&w);
+    check_error(words_split(strdup("x"), 1, &w, &e), &e, "does not end");
+    check_ok(words_read(&w, &e), &e);
+    assert_non_null(strstr(w.argv[0], "test_plugin"));
+    words_free(&w);
+}
+
+static void stamps(void **state)
+{
+    static const char *const bad[] = {
+        "",         "1",        "1.2.3",     "1.2.3.4.5",
+        "1.2.3.4 ", "-1.2.3.4", "1..3.4",    "4294967296.0.1.1",
+        " 1.2.3.4", "1.2.3.",   "0x1.2.3.4", "99999999999999999999.0.0.0"};
+    struct stamp in = {4294967295u, 0, 128, 8}, out;
+    char text[STAMP_MAX];
+    (void)state;
+    stamp_format(&in, text);
+    assert_string_equal(text, "4294967295.0.128.8");
+    assert_int_equal(stamp_parse(text, &out), 0);
+    assert_memory_equal(&in, &out, sizeof in);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(stamp_parse(bad[i], &out), -EINVAL);
+}
+
+static void allocator(const char *settings, const char *expected)
+{
+    char out[64];
+
+    assert_int_equal(values_allocator(settings, out, sizeof out), 0);
+    assert_string_equal(out, expected);
+}
+
+static void values(void **state)
+{
+    char small[20];
+    (void)state;
+    allocator("", "expandable_segments:True");
+    allocator("max_split_size_mb:64", "max_split_size_mb:64,expandable_segments:True");
+    allocator("expandable_segments:False", "expandable_segments:False");
+    allocator("a:1, expandable_segments:True,b:2", "a:1, expandable_segments:True,b:2");
+    allocator("no_expandable_segments:1", "no_expandable_segments:1,expandable_segments:True");
+    assert_int_equal(values_allocator("", small, sizeof small), -ENAMETOOLONG);
+    for (uint32_t job = 0; job < 5000; job++) {
+        int port = values_port(job * 858993u, job);
+        assert_true(port >= VALUES_PORT_FIRST && port < VALUES_PORT_FIRST + VALUES_PORT_COUNT);
+        assert_int_not_equal(values_port(job, 0), values_port(job, 1));
+        assert_int_not_equal(values_port(job, 0), values_port(job + 1, 0));
+    }
+    assert_int_equal(values_threads(4, 0, 64), 4);
+    assert_int_equal(values_threads(4, 8, 64), 8);
+    assert_int_equal(values_threads(8, 0, 2), 2);
+    assert_int_equal(values_threads(0, 0, 0), 1);
+    assert_int_equal(values_threads(UINT32_MAX, 0, 4), 1);
+}
+
+static void settings(void **state)
+{
+    char *both[] = {(char *)"account=/a", (char *)"core=/c"}, *relative[] = {(char *)"core=c"};
+    char path[] = "/tmp/fl-plugin-XXXXXX", link[40];
+    struct settings s;
+    struct fl_error e;
+    int fd = mkstemp(path);
+    (void)state;
+    assert_true(fd >= 0);
+    close(fd);
+    check_ok(settings_parse(0, NULL, &s, &e), &e);
+    assert_string_equal(s.core, FL_CORE_PATH);
+    assert_string_equal(s.account, FL_ACCOUNT_PATH);
+    check_ok(settings_parse(2, both, &s, &e), &e);
+    assert_string_equal(s.core, "/c");
+    assert_string_equal(s.account, "/a");
+    check_error(settings_parse(1, relative, &s, &e), &e, "argument 'core=c' is not core=/PATH");
+    check_ok(settings_trusted("/usr/bin/true", &e), &e);
+    check_error(settings_trusted("/nonexistent", &e), &e, "/nonexistent: No such file");
+    check_error(settings_trusted("/usr/bin", &e), &e, "not an executable file");
+    check_error(settings_trusted(path, &e), &e, "not an executable file");
+    assert_int_equal(chmod(path, 0777), 0);
+    check_error(settings_trusted(path, &e), &e, "others than root may replace it");
+    if (!geteuid()) {
+        assert_int_equal(chmod(path, 0755), 0);
+        check_ok(settings_trusted(path, &e), &e);
+        assert_int_equal(chown(path, 65534, 65534), 0);
+        check_error(settings_trusted(path, &e), &e, "others than root may replace it");
+    }
+    snprintf(link, sizeof link, "%s.link", path);
+    assert_int_equal(symlink("/usr/bin/true", link), 0);
+    check_error(settings_trusted(link, &e), &e, "not an executable file");
+    unlink(link);
+    unlink(path);
+}
+
+static int shell(const char *script, int fd, struct fl_error *e)
+{
+    char *argv[] = {(char *)"sh", (char *)"-c", (char *)script, NULL};
+
+    e->text[0] = 0;
+    return helper_run("/bin/sh", argv, fd, e);
+}
+
+// Of what the daemon has, the helper gets the record and the daemon's own SLURM_CONF, nothing else.
+static void helper_gets_little(void **state)
+{
+    struct fl_error e;
+    struct stat s;
+    int fd = memfd_create("record", 0), extra = dup2(fd, 40);
+    (void)state;
+    assert_int_equal(write(fd, "hello", 5), 5);
+    signal(SIGTERM, SIG_IGN);
+    setenv("SLURM_CONF", "/etc/some.conf", 1);
+    setenv("LD_PRELOAD_LIKE", "bad", 1);
+    check_error(shell("env | grep -v -e ^PWD= -e ^_= -e ^SHLVL= | tr '\\n' ' ' >&2", fd, &e), &e,
+                "/bin/sh: SLURM_CONF=/etc/some.conf ");
+    assert_null(strstr(e.text, "LD_PRELOAD_LIKE"));
+    unsetenv("SLURM_CONF");
+    check_error(shell("env | grep -v -e ^PWD= -e ^_= -e ^SHLVL= | tr '\\n' ' ' >&2", fd, &e), &e,
+                "ended without a word");
+    check_error(shell("cat /proc/self/fd/3 >&2; for f in /proc/$$/fd/*; do printf ' %s' ${f##*/} "
+                      ">&2; done; exit 1",
+                      fd, &e),
+                &e, "hello 0 1 2 3");
+    assert_null(strstr(e.text, " 40")); // 4 is the listing itself
+    assert_null(strstr(e.text, " 5"));
+    check_error(shell("kill -TERM $$; sleep 1; exit 0", -1, &e), &e, "ended without a word");
+    check_error(shell("[ -e /proc/self/fd/3 ] && echo open >&2; exit 1", -1, &e), &e,
+                "ended without a word");
+    check_ok(shell("(sleep 0.1; echo ok >&2) & exit 7", fd, &e), &e);
+    check_error(helper_run("/nonexistent", (char *[]){(char *)"x", NULL}, fd, &e), &e,
+                "/nonexistent: ");
+    assert_int_equal(fstat(fd, &s), 0); // still ours
+    signal(SIGTERM, SIG_DFL);
+    close(extra);
+    close(fd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(command_words),
+        cmocka_unit_test(stamps),
+        cmocka_unit_test(values),
+        cmocka_unit_test(settings),
+        cmocka_unit_test(helper_gets_little),
+    };
+    return cmocka_run_group_tests_name("plugin", tests, NULL, NULL);
+}
