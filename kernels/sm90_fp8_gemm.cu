@@ -171,6 +171,7 @@ template <int CLUSTER> static __device__ __forceinline__ void stage_release(uint
 {
     int lane = threadIdx.x % 32;
 
+    __syncwarp(); // every lane has read its scales
     if (CLUSTER > 1) {
         if (lane < CLUSTER)
             mbarrier_arrive_cluster(empty, lane);
