@@ -4,7 +4,8 @@
 // Every operation queues its kernels on one stream and returns; only what is marked "host" in ops.h
 // is waited for. On the device
 //   a stream row     is cols bf16 values, padded to 16 bytes;
-//   a quantised row  is cols e4m3 codes padded to 16 bytes, then ceil(cols / 128) fp32 scales padded to
+//   a quantised row  is cols e4m3 codes padded to 16 bytes, then ceil(cols / 128) fp32 scales
+//   padded to
 //                    16 bytes: one piece, so that it crosses the network and is gathered whole;
 //   a real           is fp32.
 #ifndef FL_OPS_CUDA_CUDA_H
@@ -17,11 +18,12 @@
 struct cublasLtContext;
 
 struct cuda {
-    struct ops table; // first: a struct ops * is a struct cuda *
+    struct ops table;    // first: a struct ops * is a struct cuda *
     struct arena *arena; // device memory
     cudaStream_t stream;
     struct cublasLtContext *blas;
     int processors; // multiprocessors
+    char uuid[48];
 };
 
 static inline struct cuda *cuda_of(struct ops *ops)
@@ -53,8 +55,8 @@ static inline size_t quantised_row_bytes(int cols)
 // bytes of scratch on the device; freed by arena_release.
 int cuda_push(struct cuda *cuda, size_t bytes, void **out, struct fl_error *e);
 
-// 0, or -EIO with e naming the call, file and line. Launch errors included: kernels' launchers return
-// cudaGetLastError().
+// 0, or -EIO with e naming the call, file and line. Launch errors included: kernels' launchers
+// return cudaGetLastError().
 int cuda_check(int cuda_error, const char *call, const char *file, int line, struct fl_error *e);
 #define CUDA_CHECK(call, e) cuda_check((int)(call), #call, __FILE__, __LINE__, e)
 
