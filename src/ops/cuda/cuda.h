@@ -19,6 +19,7 @@ struct cuda {
     cudaStream_t stream;
     struct cublasLtContext *blas;
     int processors; // multiprocessors
+    char uuid[48];
 };
 
 static inline struct cuda *cuda_of(struct ops *ops)
