@@ -477,6 +477,10 @@ template <bool LOW_RANK, typename Out>
 static int dispatch(const struct fp8_gemm *x, const gemm_arguments &g, cudaStream_t stream)
 {
     bool pairs = g.n_tiles % 2 == 0;
+
+    // The two blocks of a cluster share rows of s too: they must be of one part.
+    for (int p = 0; p < g.parts && LOW_RANK && g.s_part_stride; p++)
+        pairs = pairs && (g.part_rows[p] + TILE_N - 1) / TILE_N % 2 == 0;
     // Tall tiles where groups are tall enough that their last tile's waste is small.
     bool tall = x->rows / x->groups >= 1024;
 

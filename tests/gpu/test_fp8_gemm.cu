@@ -298,6 +298,7 @@ int main(int argc, char **argv)
         for (int rank : {16, 48, 112, 128, 256}) {
             check("low rank", {200, 0, 1500, 3}, 5, 768, 512, 2, as_float, rank);
             check("low rank, own s a part", {200, 4000}, 0, 512 * 3, 256, 3, as_float, rank, false);
+            check("own s, odd tiles", {200, 31}, 0, 384 * 2, 256, 2, as_float, rank, false);
         }
         check("long k", {300}, 0, 256, 12288, 1, as_float);
     }
