@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // dA = dS^T dropout(X) and dB = dY^T S: contractions over the rows of a group.
 //
-// A block takes 64 columns of a chunk of rows; its warps take every so many 16 rows. Fragments pair
-// neighbouring rows, which two registers of 16-byte reads give by byte permutation: nothing is
-// transposed through shared memory. Chunks of a group add to the gradient in turn, so that the
-// order of the sums, and so their bits, never change.
+// A warp takes 64 columns of a chunk of rows; ROW_WARPS of a block share them, each every so many
+// 16 rows: few where there are groups enough to fill the GPU, because their sums must meet.
+// Fragments pair neighbouring rows, which two registers of 16-byte reads give by byte permutation:
+// nothing is transposed through shared memory. Chunks of a group add to the gradient in turn, so
+// that the order of the sums, and so their bits, never change.
 #include "lora.cuh"
 
 #define TILE_COLUMNS 64
@@ -68,24 +69,26 @@ struct gradient_output {
     int32_t *turns;
 };
 
-template <int NT, int WARPS, bool QUANTISED, bool DROPOUT>
+template <int NT, int WARPS, int ROW_WARPS, bool QUANTISED, bool DROPOUT>
 static __global__ __launch_bounds__(WARPS * 32) void gradient_kernel(
     const lora_rows x, const lora_groups groups, const uint16_t *s, int s_columns, int padded_rank,
     const float *weights, const gradient_output out)
 {
-    constexpr int sums = 4 * NT * 4, pitch = TILE_COLUMNS + 1;
-    __shared__ float staged[WARPS / 2 * sums * 32];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    int first_column = blockIdx.x * TILE_COLUMNS, first_rank = blockIdx.y * NT * 8;
-    int column = first_column + g * 8, rank = first_rank + g * NT;
+    constexpr int column_warps = WARPS / ROW_WARPS, columns = column_warps * TILE_COLUMNS;
+    constexpr int sums = 4 * NT * 4, pitch = TILE_COLUMNS + 1, out_size = NT * 8 * pitch;
+    constexpr int sum_size = ROW_WARPS / 2 * sums * 32;
+    __shared__ float shared[column_warps * (sum_size > out_size ? sum_size : out_size)];
+    int row_warp = threadIdx.x / 32 % ROW_WARPS, column_warp = threadIdx.x / 32 / ROW_WARPS;
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    int first_column = blockIdx.x * columns, first_rank = blockIdx.y * NT * 8;
+    int column = first_column + column_warp * TILE_COLUMNS + g * 8, rank = first_rank + g * NT;
     float acc[4][NT][4] = {}; // [columns 2q and 2q + 1 of eight][columns of s][fragment]
     row_tile tile;
 
-    static_assert(NT * 8 * pitch <= WARPS / 2 * sums * 32, "the last transposition");
     if (!row_tile_find(groups, LORA_CHUNK_ROWS, blockIdx.z, tile))
         return;
 #pragma unroll 2
-    for (int row = tile.row + warp * 16; row < tile.row_end; row += WARPS * 16) {
+    for (int row = tile.row + row_warp * 16; row < tile.row_end; row += ROW_WARPS * 16) {
         row_piece<QUANTISED> piece[4];
         uint32_t a[4][4], b[4][NT / 2];
 #pragma unroll
@@ -125,30 +128,30 @@ static __global__ __launch_bounds__(WARPS * 32) void gradient_kernel(
             }
         }
     }
-    float *mine = &acc[0][0][0];
+    float *mine = &acc[0][0][0], *staged = shared + column_warp * sum_size;
 #pragma unroll
-    for (int half = WARPS / 2; half > 0; half /= 2) {
-        if (warp >= half && warp < 2 * half)
+    for (int half = ROW_WARPS / 2; half > 0; half /= 2) {
+        if (row_warp >= half && row_warp < 2 * half)
 #pragma unroll
             for (int i = 0; i < sums; i++)
-                staged[((warp - half) * sums + i) * 32 + lane] = mine[i];
+                staged[((row_warp - half) * sums + i) * 32 + lane] = mine[i];
         __syncthreads();
-        if (warp < half)
+        if (row_warp < half)
 #pragma unroll
             for (int i = 0; i < sums; i++)
-                mine[i] += staged[(warp * sums + i) * 32 + lane];
+                mine[i] += staged[(row_warp * sums + i) * 32 + lane];
         __syncthreads();
     }
     // Through shared memory to rows of consecutive elements.
-    if (warp == 0)
+    if (row_warp == 0)
 #pragma unroll
         for (int q = 0; q < 4; q++)
 #pragma unroll
             for (int i = 0; i < NT; i++)
 #pragma unroll
                 for (int f = 0; f < 4; f++)
-                    staged[((t * 2 + f % 2) * NT + i) * pitch + g * 8 + q * 2 + f / 2] =
-                        acc[q][i][f];
+                    shared[column_warp * out_size + ((t * 2 + f % 2) * NT + i) * pitch + g * 8 +
+                           q * 2 + f / 2] = acc[q][i][f];
     int32_t *turn =
         out.turns + ((size_t)tile.group * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
     if (tile.index > 0 && threadIdx.x == 0)
@@ -156,13 +159,15 @@ static __global__ __launch_bounds__(WARPS * 32) void gradient_kernel(
             ;
     __syncthreads();
     float *d = out.d + tile.group * out.group;
-    for (int i = threadIdx.x; i < NT * 8 * TILE_COLUMNS; i += WARPS * 32) {
-        int j = out.c_stride == 1 ? i / TILE_COLUMNS : i % (NT * 8);
-        int c = out.c_stride == 1 ? i % TILE_COLUMNS : i / (NT * 8);
+    for (int i = threadIdx.x; i < NT * 8 * columns; i += WARPS * 32) {
+        int j = out.c_stride == 1 ? i / columns : i % (NT * 8);
+        int c = out.c_stride == 1 ? i % columns : i / (NT * 8);
         if (first_rank + j < out.rank && first_column + c < x.columns) {
             float *at = d + (size_t)(first_rank + j) * out.j_stride +
                         (size_t)(first_column + c) * out.c_stride;
-            __stcg(at, __ldcg(at) + out.alpha * staged[j * pitch + c]);
+            __stcg(at, __ldcg(at) +
+                           out.alpha *
+                               shared[c / TILE_COLUMNS * out_size + j * pitch + c % TILE_COLUMNS]);
         }
     }
     if (tile.index + 1 < tile.count) {
@@ -173,16 +178,18 @@ static __global__ __launch_bounds__(WARPS * 32) void gradient_kernel(
     }
 }
 
-static int columns_each(int padded_rank)
+// Whether groups and columns alone fill the GPU.
+static bool is_wide(const struct lora_rows *x, const struct lora_groups *g)
 {
-    return padded_rank <= 16 ? 16 : padded_rank <= 32 ? 32 : 64;
+    return (size_t)g->groups * x->columns / TILE_COLUMNS >= 1024;
 }
 
 static dim3 gradient_grid(const struct lora_rows *x, const struct lora_groups *g, int padded_rank)
 {
-    int each = columns_each(padded_rank);
+    int each = padded_rank <= 16 ? 16 : padded_rank <= 32 ? 32 : 64;
+    int columns = TILE_COLUMNS * (!is_wide(x, g) ? 1 : padded_rank <= 32 ? 4 : 2);
 
-    return dim3((x->columns + TILE_COLUMNS - 1) / TILE_COLUMNS, (padded_rank + each - 1) / each,
+    return dim3((x->columns + columns - 1) / columns, (padded_rank + each - 1) / each,
                 row_tiles_most(*g, LORA_CHUNK_ROWS));
 }
 
@@ -194,15 +201,16 @@ extern "C" size_t lora_gradient_turns(const struct lora_rows *x, const struct lo
     return (size_t)groups->groups * grid.x * grid.y;
 }
 
-template <int NT, int WARPS>
+template <int NT, int WARPS, int ROW_WARPS>
 static void gradient(const struct lora_rows *x, const struct lora_groups *g, const uint16_t *s,
                      int s_columns, int padded_rank, const float *weights,
                      const gradient_output &out, cudaStream_t stream)
 {
-    auto kernel = x->quantised ? (x->dropout.keep != 0 ? gradient_kernel<NT, WARPS, true, true>
-                                                       : gradient_kernel<NT, WARPS, true, false>)
-                               : (x->dropout.keep != 0 ? gradient_kernel<NT, WARPS, false, true>
-                                                       : gradient_kernel<NT, WARPS, false, false>);
+    auto kernel =
+        x->quantised ? (x->dropout.keep != 0 ? gradient_kernel<NT, WARPS, ROW_WARPS, true, true>
+                                             : gradient_kernel<NT, WARPS, ROW_WARPS, true, false>)
+                     : (x->dropout.keep != 0 ? gradient_kernel<NT, WARPS, ROW_WARPS, false, true>
+                                             : gradient_kernel<NT, WARPS, ROW_WARPS, false, false>);
 
     kernel<<<gradient_grid(x, g, padded_rank), WARPS * 32, 0, stream>>>(*x, *g, s, s_columns,
                                                                         padded_rank, weights, out);
@@ -225,11 +233,12 @@ extern "C" int lora_gradient(const struct lora_rows *x, const struct lora_groups
     rc = cudaMemsetAsync(turns, 0, lora_gradient_turns(x, groups, padded_rank) * sizeof *turns, on);
     if (rc != cudaSuccess)
         return rc;
-    if (padded_rank <= 16)
-        gradient<2, 8>(x, groups, s, s_columns, padded_rank, weights, out, on);
-    else if (padded_rank <= 32)
-        gradient<4, 8>(x, groups, s, s_columns, padded_rank, weights, out, on);
-    else
-        gradient<8, 4>(x, groups, s, s_columns, padded_rank, weights, out, on);
+    auto launch = is_wide(x, groups) ? (padded_rank <= 16   ? gradient<2, 8, 2>
+                                        : padded_rank <= 32 ? gradient<4, 8, 2>
+                                                            : gradient<8, 4, 2>)
+                                     : (padded_rank <= 16   ? gradient<2, 8, 8>
+                                        : padded_rank <= 32 ? gradient<4, 8, 8>
+                                                            : gradient<8, 4, 4>);
+    launch(x, groups, s, s_columns, padded_rank, weights, out, on);
     return cudaGetLastError();
 }
