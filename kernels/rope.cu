@@ -8,7 +8,7 @@
 #include <cuda_runtime.h>
 
 #define THREADS        128
-#define FORWARD_HEADS  4 // heads of a lane
+#define FORWARD_HEADS  3 // heads of a lane
 #define BACKWARD_HEADS 2
 
 struct head_halves {
