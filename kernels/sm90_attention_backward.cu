@@ -92,7 +92,7 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_dq_kernel(
     __syncthreads();
 
     if (warp < 4) {
-        registers_give<24>();
+        registers_give<32>();
         if (warp == 0 && elect_one()) {
             ring r = {0, 1};
             for (int round = 0; query_work_find(a, round, w); round++) {
@@ -283,7 +283,7 @@ __global__ __cluster_dims__(2) __launch_bounds__(THREADS, 1) void sm90_attention
     __syncthreads();
 
     if (warp < 4) {
-        registers_give<24>();
+        registers_give<32>();
         if (warp == 0 && elect_one()) {
             ring r = {0, 1};
             mbarrier_arrive_expect(kv_full, 2 * sizeof(bf16_tile<ATTENTION_TILE, D>));
