@@ -2,8 +2,8 @@
 // Attention: samples cut into tiles, the longest work first, for the kernels.
 #include "attention.h"
 #include "base/memory.h"
-#include "ops/cuda/attention.h"
 #include "ops/cuda/cuda.h"
+#include "ops/cuda/flash.h"
 
 #include <stdlib.h>
 

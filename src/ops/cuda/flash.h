@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of the CUDA backend, as ops.h says.
-#ifndef FL_OPS_CUDA_ATTENTION_H
-#define FL_OPS_CUDA_ATTENTION_H
+// Attention of the CUDA backend by its own kernels, as ops.h says.
+#ifndef FL_OPS_CUDA_FLASH_H
+#define FL_OPS_CUDA_FLASH_H
 
 #include "ops/ops.h"
 
