@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMSNorm, forward and backward: a thread block takes a row and keeps it in registers, so that
-// memory is passed over once.
+// RMSNorm, forward and backward: a thread block keeps a row in registers, so that memory is passed
+// over once, and the gains, which its rows share.
 #include "norm.h"
 #include "rows.cuh"
 
@@ -15,24 +15,28 @@ struct forward_arguments {
     const float *gain;
     uint16_t *sum, *y;
     uint8_t *yq;
-    int cols, chunks, code_columns, scale_columns;
+    int rows, cols, chunks, code_columns, scale_columns;
     size_t pitch, q_pitch;
     float eps;
+    bool ragged; // cols is no multiple of CHUNK
 };
 
 struct backward_arguments {
     const uint16_t *x, *dy;
     const float *gain;
     uint16_t *dx;
-    int cols, chunks;
+    int rows, cols, chunks;
     size_t pitch;
     float eps;
+    bool ragged; // cols is no multiple of CHUNK
 };
 
-// Sums of a and b over the thread block, the same in every thread.
-static __device__ __forceinline__ float2 block_sum(float a, float b)
+// Sums of a and b over the thread block, the same in every thread. Warps that are a call ahead
+// write the other half of sums.
+static __device__ __forceinline__ float2 block_sum(float a, float b, int call)
 {
-    __shared__ float2 sums[WARPS_MOST];
+    __shared__ float2 halves[2][WARPS_MOST];
+    float2 *sums = halves[call % 2];
 
 #pragma unroll
     for (int lane = 16; lane > 0; lane /= 2) {
@@ -68,121 +72,141 @@ static __device__ __forceinline__ void gain_load(const float *gain, int column, 
         v[i] = column + i < cols ? gain[column + i] : 0;
 }
 
-static __device__ __forceinline__ uint4 chunk_load(const uint16_t *row, int chunk, int chunks)
+template <int CHUNKS>
+static __device__ __forceinline__ void row_load(const uint16_t *row, int chunks, uint4 x[CHUNKS])
 {
-    return chunk < chunks ? reinterpret_cast<const uint4 *>(row)[chunk] : make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++) {
+        int chunk = (int)(i * blockDim.x + threadIdx.x);
+        x[i] =
+            chunk < chunks ? reinterpret_cast<const uint4 *>(row)[chunk] : make_uint4(0, 0, 0, 0);
+    }
 }
 
 template <int CHUNKS, bool DELTA, bool QUANTISED>
 __global__ static void __launch_bounds__(THREADS_MOST) forward_kernel(const forward_arguments n)
 {
-    size_t at = blockIdx.x * n.pitch;
-    uint4 s[CHUNKS], delta[CHUNKS];
-    float squares = 0;
+    uint4 next[CHUNKS], delta[CHUNKS];
+    float gain[CHUNKS][CHUNK];
 
+    row_load<CHUNKS>(n.x + blockIdx.x * n.pitch, n.chunks, next);
+    if (DELTA)
+        row_load<CHUNKS>(n.delta + blockIdx.x * n.pitch, n.chunks, delta);
 #pragma unroll
-    for (int i = 0; i < CHUNKS; i++) {
-        int chunk = (int)(i * blockDim.x + threadIdx.x);
-        s[i] = chunk_load(n.x + at, chunk, n.chunks);
-        if (DELTA)
-            delta[i] = chunk_load(n.delta + at, chunk, n.chunks);
-    }
+    for (int i = 0; i < CHUNKS; i++)
+        gain_load(n.gain, (int)(i * blockDim.x + threadIdx.x) * CHUNK, n.cols, gain[i]);
+    for (int row = (int)blockIdx.x, call = 0; row < n.rows; row += (int)gridDim.x, call++) {
+        size_t at = row * n.pitch;
+        uint4 s[CHUNKS];
+        float squares = 0;
 #pragma unroll
-    for (int i = 0; i < CHUNKS; i++) {
-        int chunk = (int)(i * blockDim.x + threadIdx.x);
-        float v[CHUNK], d[CHUNK];
-        chunk_unpack(s[i], v);
-        if (DELTA) {
-            chunk_unpack(delta[i], d);
+        for (int i = 0; i < CHUNKS; i++) {
+            int chunk = (int)(i * blockDim.x + threadIdx.x);
+            float v[CHUNK], d[CHUNK];
+            chunk_unpack(next[i], v);
+            if (DELTA) {
+                chunk_unpack(delta[i], d);
+#pragma unroll
+                for (int c = 0; c < CHUNK; c++)
+                    v[c] += d[c];
+            }
+            if (n.ragged)
+                chunk_mask(v, n.cols - chunk * CHUNK);
+            s[i] = chunk_pack(v);
+            if (DELTA) {
+                chunk_unpack(s[i], v);
+                if (chunk < n.chunks)
+                    reinterpret_cast<uint4 *>(n.sum + at)[chunk] = s[i];
+            }
 #pragma unroll
             for (int c = 0; c < CHUNK; c++)
-                v[c] += d[c];
+                squares += v[c] * v[c];
         }
-        chunk_mask(v, n.cols - chunk * CHUNK);
-        if (DELTA) {
-            s[i] = chunk_pack(v);
+        // The next row is on its way while this one's sum is made.
+        if (row + (int)gridDim.x < n.rows) {
+            size_t then = at + gridDim.x * n.pitch;
+            row_load<CHUNKS>(n.x + then, n.chunks, next);
+            if (DELTA)
+                row_load<CHUNKS>(n.delta + then, n.chunks, delta);
+        }
+        float inverse = rsqrtf(block_sum(squares, 0, call).x / n.cols + n.eps);
+        uint8_t *row_q = n.yq + row * n.q_pitch;
+        float *scales = reinterpret_cast<float *>(row_q + n.code_columns);
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++) {
+            int chunk = (int)(i * blockDim.x + threadIdx.x), column = chunk * CHUNK;
+            float v[CHUNK];
             chunk_unpack(s[i], v);
+#pragma unroll
+            for (int c = 0; c < CHUNK; c++)
+                v[c] = v[c] * inverse * gain[i][c];
+            if (n.ragged)
+                chunk_mask(v, n.cols - column);
             if (chunk < n.chunks)
-                reinterpret_cast<uint4 *>(n.sum + at)[chunk] = s[i];
+                reinterpret_cast<uint4 *>(n.y + at)[chunk] = chunk_pack(v);
+            if (QUANTISED) {
+                float scale = block_scale(chunk_amax(v));
+                if (column < n.code_columns)
+                    *reinterpret_cast<uint2 *>(row_q + column) = chunk_codes(v, scale);
+                if (column < n.cols && chunk % BLOCK_LANES == 0)
+                    scales[chunk / BLOCK_LANES] = scale;
+            }
         }
-#pragma unroll
-        for (int c = 0; c < CHUNK; c++)
-            squares += v[c] * v[c];
+        int padding = (n.cols + 127) / 128 + (int)threadIdx.x;
+        if (QUANTISED && padding < n.scale_columns)
+            scales[padding] = 0;
     }
-    float inverse = 1 / sqrtf(block_sum(squares, 0).x / n.cols + n.eps);
-    uint8_t *row_q = n.yq + blockIdx.x * n.q_pitch;
-    float *scales = reinterpret_cast<float *>(row_q + n.code_columns);
-#pragma unroll
-    for (int i = 0; i < CHUNKS; i++) {
-        int chunk = (int)(i * blockDim.x + threadIdx.x), column = chunk * CHUNK;
-        float v[CHUNK], gain[CHUNK];
-        chunk_unpack(s[i], v);
-        gain_load(n.gain, column, n.cols, gain);
-#pragma unroll
-        for (int c = 0; c < CHUNK; c++)
-            v[c] = v[c] * inverse * gain[c];
-        chunk_mask(v, n.cols - column);
-        if (chunk < n.chunks)
-            reinterpret_cast<uint4 *>(n.y + at)[chunk] = chunk_pack(v);
-        if (QUANTISED) {
-            float scale = block_scale(chunk_amax(v));
-            if (column < n.code_columns)
-                *reinterpret_cast<uint2 *>(row_q + column) = chunk_codes(v, scale);
-            if (column < n.cols && chunk % BLOCK_LANES == 0)
-                scales[chunk / BLOCK_LANES] = scale;
-        }
-    }
-    int padding = (n.cols + 127) / 128 + (int)threadIdx.x;
-    if (QUANTISED && padding < n.scale_columns)
-        scales[padding] = 0;
 }
 
 template <int CHUNKS>
 __global__ static void __launch_bounds__(THREADS_MOST) backward_kernel(const backward_arguments n)
 {
-    size_t at = blockIdx.x * n.pitch;
-    uint4 x[CHUNKS], dy[CHUNKS], dx[CHUNKS];
-    float squares = 0, dot = 0;
+    float gain[CHUNKS][CHUNK];
 
 #pragma unroll
-    for (int i = 0; i < CHUNKS; i++) {
-        int chunk = (int)(i * blockDim.x + threadIdx.x);
-        x[i] = chunk_load(n.x + at, chunk, n.chunks);
-        dy[i] = chunk_load(n.dy + at, chunk, n.chunks);
-        dx[i] = chunk_load(n.dx + at, chunk, n.chunks);
-    }
+    for (int i = 0; i < CHUNKS; i++)
+        gain_load(n.gain, (int)(i * blockDim.x + threadIdx.x) * CHUNK, n.cols, gain[i]);
+    for (int row = (int)blockIdx.x, call = 0; row < n.rows; row += (int)gridDim.x, call++) {
+        size_t at = row * n.pitch;
+        uint4 x[CHUNKS], dy[CHUNKS], dx[CHUNKS];
+        float squares = 0, dot = 0;
+        row_load<CHUNKS>(n.x + at, n.chunks, x);
+        row_load<CHUNKS>(n.dy + at, n.chunks, dy);
+        row_load<CHUNKS>(n.dx + at, n.chunks, dx);
 #pragma unroll
-    for (int i = 0; i < CHUNKS; i++) {
-        int column = (int)(i * blockDim.x + threadIdx.x) * CHUNK;
-        float v[CHUNK], d[CHUNK], gain[CHUNK];
-        chunk_unpack(x[i], v);
-        chunk_unpack(dy[i], d);
-        chunk_mask(v, n.cols - column);
-        chunk_mask(d, n.cols - column);
-        gain_load(n.gain, column, n.cols, gain);
+        for (int i = 0; i < CHUNKS; i++) {
+            int column = (int)(i * blockDim.x + threadIdx.x) * CHUNK;
+            float v[CHUNK], d[CHUNK];
+            chunk_unpack(x[i], v);
+            chunk_unpack(dy[i], d);
+            if (n.ragged) {
+                chunk_mask(v, n.cols - column);
+                chunk_mask(d, n.cols - column);
+            }
 #pragma unroll
-        for (int c = 0; c < CHUNK; c++) {
-            squares += v[c] * v[c];
-            dot += v[c] * d[c] * gain[c];
+            for (int c = 0; c < CHUNK; c++) {
+                squares += v[c] * v[c];
+                dot += v[c] * d[c] * gain[i][c];
+            }
         }
-    }
-    float2 sums = block_sum(squares, dot);
-    float inverse = 1 / sqrtf(sums.x / n.cols + n.eps);
-    float shrink = sums.y / n.cols * inverse * inverse * inverse;
+        float2 sums = block_sum(squares, dot, call);
+        float inverse = rsqrtf(sums.x / n.cols + n.eps);
+        float shrink = sums.y / n.cols * inverse * inverse * inverse;
 #pragma unroll
-    for (int i = 0; i < CHUNKS; i++) {
-        int chunk = (int)(i * blockDim.x + threadIdx.x), column = chunk * CHUNK;
-        float v[CHUNK], d[CHUNK], to[CHUNK], gain[CHUNK];
-        chunk_unpack(x[i], v);
-        chunk_unpack(dy[i], d);
-        chunk_unpack(dx[i], to);
-        gain_load(n.gain, column, n.cols, gain);
+        for (int i = 0; i < CHUNKS; i++) {
+            int chunk = (int)(i * blockDim.x + threadIdx.x);
+            float v[CHUNK], d[CHUNK], to[CHUNK];
+            chunk_unpack(x[i], v);
+            chunk_unpack(dy[i], d);
+            chunk_unpack(dx[i], to);
 #pragma unroll
-        for (int c = 0; c < CHUNK; c++)
-            to[c] += d[c] * gain[c] * inverse - v[c] * shrink;
-        chunk_mask(to, n.cols - column);
-        if (chunk < n.chunks)
-            reinterpret_cast<uint4 *>(n.dx + at)[chunk] = chunk_pack(to);
+            for (int c = 0; c < CHUNK; c++)
+                to[c] += d[c] * gain[i][c] * inverse - v[c] * shrink;
+            if (n.ragged)
+                chunk_mask(to, n.cols - chunk * CHUNK);
+            if (chunk < n.chunks)
+                reinterpret_cast<uint4 *>(n.dx + at)[chunk] = chunk_pack(to);
+        }
     }
 }
 
@@ -193,18 +217,26 @@ static unsigned row_threads(int chunks, int *each)
     return (unsigned)((chunks + *each - 1) / *each + 31) / 32 * 32;
 }
 
+// Thread blocks for rows: enough to fill the device, then several rows each.
+static unsigned row_blocks(int rows)
+{
+    int each = min(max(rows / 1024, 1), 8);
+
+    return (unsigned)(rows + each - 1) / (unsigned)each;
+}
+
 template <int CHUNKS>
-static void forward_launch(const forward_arguments &n, unsigned rows, unsigned threads,
+static void forward_launch(const forward_arguments &n, unsigned blocks, unsigned threads,
                            cudaStream_t stream)
 {
     if (n.delta && n.yq)
-        forward_kernel<CHUNKS, true, true><<<rows, threads, 0, stream>>>(n);
+        forward_kernel<CHUNKS, true, true><<<blocks, threads, 0, stream>>>(n);
     else if (n.delta)
-        forward_kernel<CHUNKS, true, false><<<rows, threads, 0, stream>>>(n);
+        forward_kernel<CHUNKS, true, false><<<blocks, threads, 0, stream>>>(n);
     else if (n.yq)
-        forward_kernel<CHUNKS, false, true><<<rows, threads, 0, stream>>>(n);
+        forward_kernel<CHUNKS, false, true><<<blocks, threads, 0, stream>>>(n);
     else
-        forward_kernel<CHUNKS, false, false><<<rows, threads, 0, stream>>>(n);
+        forward_kernel<CHUNKS, false, false><<<blocks, threads, 0, stream>>>(n);
 }
 
 int rms_norm_forward(const uint16_t *x, const uint16_t *delta, const float *gain, int rows,
@@ -224,6 +256,7 @@ int rms_norm_forward(const uint16_t *x, const uint16_t *delta, const float *gain
     n.sum = sum;
     n.y = y;
     n.yq = yq;
+    n.rows = rows;
     n.cols = cols;
     n.chunks = (cols + CHUNK - 1) / CHUNK;
     n.code_columns = (int)quantised_scale_offset(cols);
@@ -231,11 +264,12 @@ int rms_norm_forward(const uint16_t *x, const uint16_t *delta, const float *gain
     n.q_pitch = quantised_row_bytes(cols);
     n.scale_columns = (int)((n.q_pitch - quantised_scale_offset(cols)) / sizeof(float));
     n.eps = eps;
+    n.ragged = cols % CHUNK != 0;
     threads = row_threads(n.chunks, &each);
     if (each == 1)
-        forward_launch<1>(n, (unsigned)rows, threads, (cudaStream_t)stream);
+        forward_launch<1>(n, row_blocks(rows), threads, (cudaStream_t)stream);
     else
-        forward_launch<CHUNKS_MOST>(n, (unsigned)rows, threads, (cudaStream_t)stream);
+        forward_launch<CHUNKS_MOST>(n, row_blocks(rows), threads, (cudaStream_t)stream);
     return cudaGetLastError();
 }
 
@@ -254,14 +288,16 @@ int rms_norm_backward(const uint16_t *x, const float *gain, const uint16_t *dy, 
     n.dy = dy;
     n.gain = gain;
     n.dx = dx;
+    n.rows = rows;
     n.cols = cols;
     n.chunks = (cols + CHUNK - 1) / CHUNK;
     n.pitch = stream_row_bytes(cols) / 2;
     n.eps = eps;
+    n.ragged = cols % CHUNK != 0;
     threads = row_threads(n.chunks, &each);
     if (each == 1)
-        backward_kernel<1><<<(unsigned)rows, threads, 0, (cudaStream_t)stream>>>(n);
+        backward_kernel<1><<<row_blocks(rows), threads, 0, (cudaStream_t)stream>>>(n);
     else
-        backward_kernel<CHUNKS_MOST><<<(unsigned)rows, threads, 0, (cudaStream_t)stream>>>(n);
+        backward_kernel<CHUNKS_MOST><<<row_blocks(rows), threads, 0, (cudaStream_t)stream>>>(n);
     return cudaGetLastError();
 }

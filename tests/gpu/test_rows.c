@@ -543,6 +543,10 @@ int main(int argc, char **argv)
             check_norm(rows, columns[i], rows == 1);
             check_norm(rows, columns[i], rows != 1);
         }
+    // Several rows for each thread block.
+    check_norm(3001, 1000, true);
+    check_norm(2500, 70, false);
+    check_quantise(2050, 264);
     check_embed(1, 8);
     check_embed(301, 2048);
     check_parts(9, (int[]){128, 128, 256}, 3);

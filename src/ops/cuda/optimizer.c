@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdamW, the norm of gradients, scaling; on the device.
+#include "optimizer.h"
+#include "ops/cuda/cuda.h"
+#include "ops/cuda/training.h"
+
+#include <math.h>
+
+int cuda_sum_squares(struct ops *ops, const real *x, size_t count, double *sum, struct fl_error *e)
+{
+    struct cuda *cuda = cuda_of(ops);
+    struct arena_mark mark = arena_mark(cuda->arena);
+    void *parts, *total;
+    int rc;
+
+    if ((rc = cuda_push(cuda, SUM_SQUARES_PARTS * sizeof *sum, &parts, e)) < 0 ||
+        (rc = cuda_push(cuda, sizeof *sum, &total, e)) < 0 ||
+        (rc = CUDA_CHECK(optimizer_sum_squares(x, count, parts, total, cuda->stream), e)) < 0 ||
+        (rc = CUDA_CHECK(
+             cudaMemcpyAsync(sum, total, sizeof *sum, cudaMemcpyDeviceToHost, cuda->stream), e)) <
+            0)
+        goto out;
+    rc = CUDA_CHECK(cudaStreamSynchronize(cuda->stream), e);
+out:
+    arena_release(cuda->arena, mark);
+    return rc;
+}
+
+int cuda_scale(struct ops *ops, real *x, size_t count, double factor, struct fl_error *e)
+{
+    return CUDA_CHECK(optimizer_scale(x, count, (float)factor, cuda_of(ops)->stream), e);
+}
+
+int cuda_adamw(struct ops *ops, const struct adamw *adamw, double grad_scale, size_t count,
+               real *params, const real *grads, real *m, real *v, struct fl_error *e)
+{
+    double step = (double)adamw->step;
+    struct optimizer_adamw update = {
+        .params = params,
+        .grads = grads,
+        .m = m,
+        .v = v,
+        .count = count,
+        .grad_scale = (float)grad_scale,
+        .beta1 = (float)adamw->beta1,
+        .beta2 = (float)adamw->beta2,
+        .eps = (float)adamw->eps,
+        .decay = (float)(1 - adamw->lr * adamw->weight_decay),
+        .rate = (float)(adamw->lr / (1 - pow(adamw->beta1, step))),
+        .correction = (float)sqrt(1 - pow(adamw->beta2, step)),
+    };
+
+    return CUDA_CHECK(optimizer_adamw(&update, cuda_of(ops)->stream), e);
+}

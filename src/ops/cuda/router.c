@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The router on the device.
+#include "ops/cuda/cuda.h"
+#include "ops/cuda/routing.h"
+#include "router.h"
+
+#include <errno.h>
+
+int cuda_router_forward(struct ops *ops, const void *h, const float *weight, int tokens,
+                        int64_t capacity, bool replay, struct routing *routing, struct fl_error *e)
+{
+    struct cuda *cuda = cuda_of(ops);
+    const struct model *m = ops->model;
+    struct arena_mark mark = arena_mark(cuda->arena);
+    size_t sums = (size_t)ROUTER_PARTS(tokens) * (size_t)m->experts;
+    struct router router = {.h = h,
+                            .weight = weight,
+                            .ids = routing->ids,
+                            .kept = routing->kept,
+                            .logits = routing->logits,
+                            .probs = routing->probs,
+                            .weights = routing->weights,
+                            .h_pitch = stream_row_bytes(m->hidden) / 2,
+                            .tokens = tokens,
+                            .hidden = m->hidden,
+                            .experts = m->experts,
+                            .top_k = m->top_k,
+                            .normalise = m->norm_topk_prob,
+                            .replay = replay};
+    void *mass, *slots;
+    int rc;
+
+    if (m->experts > ROUTER_EXPERTS_MOST || m->top_k > ROUTER_TOP_K_MOST)
+        return error_set(e, -EINVAL,
+                         "router: %d experts, %d a token: the GPU's router has room for %d and "
+                         "%d; train this model with --fp8-lora-backend=cpu",
+                         m->experts, m->top_k, ROUTER_EXPERTS_MOST, ROUTER_TOP_K_MOST);
+    if ((rc = cuda_push(cuda, sums * sizeof(double), &mass, e)) < 0 ||
+        (rc = cuda_push(cuda, sums * sizeof(int32_t), &slots, e)) < 0)
+        goto out;
+    router.mass = mass;
+    router.slots = slots;
+    if ((rc = CUDA_CHECK(sm90_router_forward(&router, cuda->stream), e)) < 0 ||
+        (rc = CUDA_CHECK(router_load_balance(mass, slots, tokens, m->experts, m->top_k,
+                                             routing->aux, cuda->stream),
+                         e)) < 0)
+        goto out;
+    if (!replay && capacity > 0)
+        rc = CUDA_CHECK(router_capacity(routing->ids, routing->weights, tokens * m->top_k,
+                                        m->experts, capacity, routing->kept, cuda->stream),
+                        e);
+out:
+    arena_release(cuda->arena, mark);
+    return rc;
+}
+
+int cuda_router_backward(struct ops *ops, const float *weight, int tokens,
+                         const struct routing *routing, const real *dweights, double aux_scale,
+                         void *dh, struct fl_error *e)
+{
+    struct cuda *cuda = cuda_of(ops);
+    const struct model *m = ops->model;
+    struct arena_mark mark = arena_mark(cuda->arena);
+    size_t dlogits = (size_t)tokens * ROUTER_GRADIENT_COLUMNS((size_t)m->experts) * 2;
+    struct router_gradient gradient = {.weight = weight,
+                                       .probs = routing->probs,
+                                       .ids = routing->ids,
+                                       .dweights = dweights,
+                                       .dh = dh,
+                                       .dh_pitch = stream_row_bytes(m->hidden) / 2,
+                                       .tokens = tokens,
+                                       .hidden = m->hidden,
+                                       .experts = m->experts,
+                                       .top_k = m->top_k,
+                                       .normalise = m->norm_topk_prob};
+    void *high, *low, *counts;
+    int rc;
+
+    if (tokens == 0)
+        return 0;
+    if ((rc = cuda_push(cuda, dlogits, &high, e)) < 0 ||
+        (rc = cuda_push(cuda, dlogits, &low, e)) < 0 ||
+        (rc = cuda_push(cuda, (size_t)m->experts * sizeof(int32_t), &counts, e)) < 0)
+        goto out;
+    gradient.dlogits_high = high;
+    gradient.dlogits_low = low;
+    if (aux_scale != 0) {
+        gradient.counts = counts;
+        gradient.load = aux_scale * m->experts / ((double)m->top_k * tokens * tokens);
+        rc = CUDA_CHECK(
+            router_count(routing->ids, tokens * m->top_k, m->experts, counts, cuda->stream), e);
+    }
+    if (rc == 0)
+        rc = CUDA_CHECK(router_backward(&gradient, cuda->stream), e);
+out:
+    arena_release(cuda->arena, mark);
+    return rc;
+}
