@@ -4,6 +4,11 @@
 
 #include "base/floats.h"
 #include "base/memory.h"
+#include "ops/cuda/attention.h"
+#include "ops/cuda/products.h"
+#include "ops/cuda/routing.h"
+#include "ops/cuda/rowwise.h"
+#include "ops/cuda/training.h"
 
 #include <cublasLt.h>
 #include <errno.h>
@@ -129,6 +134,34 @@ static const struct ops cuda_table = {
     .download = cuda_download,
     .zero = cuda_zero,
     .stream_read = cuda_stream_read,
+    .embed = cuda_embed,
+    .norm_forward = cuda_norm_forward,
+    .norm_backward = cuda_norm_backward,
+    .quantise = cuda_quantise,
+    .linear_forward = cuda_linear_forward,
+    .linear_backward = cuda_linear_backward,
+    .rope_table = cuda_rope_table,
+    .rope_forward = cuda_rope_forward,
+    .rope_backward = cuda_rope_backward,
+    .attention_forward = cuda_attention_forward,
+    .attention_backward = cuda_attention_backward,
+    .router_forward = cuda_router_forward,
+    .router_backward = cuda_router_backward,
+    .dispatch_plan = cuda_dispatch_plan,
+    .regroup_plan = cuda_regroup_plan,
+    .rows_gather = cuda_rows_gather,
+    .rows_scatter = cuda_rows_scatter,
+    .combine = cuda_combine,
+    .fc1_forward = cuda_fc1_forward,
+    .fc2_forward = cuda_fc2_forward,
+    .fc2_backward = cuda_fc2_backward,
+    .fc1_backward = cuda_fc1_backward,
+    .head_forward = cuda_head_forward,
+    .cross_entropy = cuda_cross_entropy,
+    .head_backward = cuda_head_backward,
+    .sum_squares = cuda_sum_squares,
+    .scale = cuda_scale,
+    .adamw = cuda_adamw,
 };
 
 // "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
