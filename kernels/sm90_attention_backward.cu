@@ -92,7 +92,7 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_dq_kernel(
     __syncthreads();
 
     if (warp < 4) {
-        registers_give<32>();
+        registers_give<24>();
         if (warp == 0 && elect_one()) {
             ring r = {0, 1};
             for (int round = 0; query_work_find(a, round, w); round++) {
@@ -283,15 +283,16 @@ __global__ __cluster_dims__(2) __launch_bounds__(THREADS, 1) void sm90_attention
     __syncthreads();
 
     if (warp < 4) {
-        registers_give<32>();
+        registers_give<24>();
         if (warp == 0 && elect_one()) {
             ring r = {0, 1};
             mbarrier_arrive_expect(kv_full, 2 * sizeof(bf16_tile<ATTENTION_TILE, D>));
             tile_load<ATTENTION_TILE, D>(k, &map_qk, (a.heads + kv) * D, t.row, kv_full);
             tile_load<ATTENTION_TILE, D>(v, &map_qkv, (a.heads + a.kv_heads + kv) * D, t.row,
                                          kv_full);
+            int head = kv * group + begin / tiles, tile = begin % tiles;
             for (int pair = begin; pair < end; pair++) {
-                int head = kv * group + pair / tiles, from = pair % tiles * KEY_QUERIES;
+                int from = tile * KEY_QUERIES;
                 uint32_t bar = full + r.stage * 8;
                 mbarrier_wait(empty + r.stage * 8, r.phase);
                 mbarrier_arrive_expect(bar, 2 * tile_bytes + stat_bytes);
@@ -302,6 +303,10 @@ __global__ __cluster_dims__(2) __launch_bounds__(THREADS, 1) void sm90_attention
                 bulk_load(stage_stats + r.stage * stat_bytes,
                           stat_row(stats, head, stat_stride, t.stat + from), stat_bytes, bar);
                 ring_step<KEY_STAGES>(r);
+                if (++tile == tiles) {
+                    tile = 0;
+                    head++;
+                }
             }
         }
         __syncwarp();
@@ -315,6 +320,7 @@ __global__ __cluster_dims__(2) __launch_bounds__(THREADS, 1) void sm90_attention
         ring r = {0, 0};
         float dk[D / 2], dv[D / 2];
         int before = -1; // stage whose last products are still queued
+        int tile = begin % tiles;
         clear(dk);
         clear(dv);
         mbarrier_wait(kv_full, 0);
@@ -324,7 +330,7 @@ __global__ __cluster_dims__(2) __launch_bounds__(THREADS, 1) void sm90_attention
             uint32_t q_operand = operand<KEY_QUERIES>(q + r.stage * tile_bytes);
             uint32_t dout_operand = operand<KEY_QUERIES>(dout + r.stage * tile_bytes);
             uint32_t stat = stage_stats + r.stage * stat_bytes;
-            int tile = pair % tiles, queries = t.end - t.row - tile * KEY_QUERIES;
+            int queries = t.end - t.row - tile * KEY_QUERIES;
             bool masked = tile <= math || queries < KEY_QUERIES;
             mbarrier_wait(full + r.stage * 8, r.phase);
             product_columns<D, ATTENTION_TILE>(s, k_operand, q_operand);
@@ -349,6 +355,7 @@ __global__ __cluster_dims__(2) __launch_bounds__(THREADS, 1) void sm90_attention
             product_rows(dk, ds, q_operand);
             before = r.stage;
             ring_step<KEY_STAGES>(r);
+            tile = tile + 1 < tiles ? tile + 1 : 0;
         }
         wgmma_wait<0>();
         cluster_sync(); // both have read k and v

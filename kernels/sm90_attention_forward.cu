@@ -97,7 +97,7 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_forward_kernel(
     __syncthreads();
 
     if (warp < 4) {
-        registers_give<32>();
+        registers_give<24>();
         if (warp == 0 && elect_one()) {
             ring r = {0, 1};
             for (int round = 0; query_work_find(a, round, w); round++) {
