@@ -18,6 +18,7 @@ struct forward_arguments {
     int cols, chunks, code_columns, scale_columns;
     size_t pitch, q_pitch;
     float eps;
+    bool ragged; // cols is no multiple of CHUNK
 };
 
 struct backward_arguments {
@@ -27,6 +28,7 @@ struct backward_arguments {
     int cols, chunks;
     size_t pitch;
     float eps;
+    bool ragged; // cols is no multiple of CHUNK
 };
 
 // Sums of a and b over the thread block, the same in every thread.
@@ -98,7 +100,8 @@ __global__ static void __launch_bounds__(THREADS_MOST) forward_kernel(const forw
             for (int c = 0; c < CHUNK; c++)
                 v[c] += d[c];
         }
-        chunk_mask(v, n.cols - chunk * CHUNK);
+        if (n.ragged)
+            chunk_mask(v, n.cols - chunk * CHUNK);
         if (DELTA) {
             s[i] = chunk_pack(v);
             chunk_unpack(s[i], v);
@@ -109,7 +112,7 @@ __global__ static void __launch_bounds__(THREADS_MOST) forward_kernel(const forw
         for (int c = 0; c < CHUNK; c++)
             squares += v[c] * v[c];
     }
-    float inverse = 1 / sqrtf(block_sum(squares, 0).x / n.cols + n.eps);
+    float inverse = rsqrtf(block_sum(squares, 0).x / n.cols + n.eps);
     uint8_t *row_q = n.yq + blockIdx.x * n.q_pitch;
     float *scales = reinterpret_cast<float *>(row_q + n.code_columns);
 #pragma unroll
@@ -121,7 +124,8 @@ __global__ static void __launch_bounds__(THREADS_MOST) forward_kernel(const forw
 #pragma unroll
         for (int c = 0; c < CHUNK; c++)
             v[c] = v[c] * inverse * gain[c];
-        chunk_mask(v, n.cols - column);
+        if (n.ragged)
+            chunk_mask(v, n.cols - column);
         if (chunk < n.chunks)
             reinterpret_cast<uint4 *>(n.y + at)[chunk] = chunk_pack(v);
         if (QUANTISED) {
@@ -157,8 +161,10 @@ __global__ static void __launch_bounds__(THREADS_MOST) backward_kernel(const bac
         float v[CHUNK], d[CHUNK], gain[CHUNK];
         chunk_unpack(x[i], v);
         chunk_unpack(dy[i], d);
-        chunk_mask(v, n.cols - column);
-        chunk_mask(d, n.cols - column);
+        if (n.ragged) {
+            chunk_mask(v, n.cols - column);
+            chunk_mask(d, n.cols - column);
+        }
         gain_load(n.gain, column, n.cols, gain);
 #pragma unroll
         for (int c = 0; c < CHUNK; c++) {
@@ -167,7 +173,7 @@ __global__ static void __launch_bounds__(THREADS_MOST) backward_kernel(const bac
         }
     }
     float2 sums = block_sum(squares, dot);
-    float inverse = 1 / sqrtf(sums.x / n.cols + n.eps);
+    float inverse = rsqrtf(sums.x / n.cols + n.eps);
     float shrink = sums.y / n.cols * inverse * inverse * inverse;
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++) {
@@ -180,7 +186,8 @@ __global__ static void __launch_bounds__(THREADS_MOST) backward_kernel(const bac
 #pragma unroll
         for (int c = 0; c < CHUNK; c++)
             to[c] += d[c] * gain[c] * inverse - v[c] * shrink;
-        chunk_mask(to, n.cols - column);
+        if (n.ragged)
+            chunk_mask(to, n.cols - column);
         if (chunk < n.chunks)
             reinterpret_cast<uint4 *>(n.dx + at)[chunk] = chunk_pack(to);
     }
@@ -231,6 +238,7 @@ int rms_norm_forward(const uint16_t *x, const uint16_t *delta, const float *gain
     n.q_pitch = quantised_row_bytes(cols);
     n.scale_columns = (int)((n.q_pitch - quantised_scale_offset(cols)) / sizeof(float));
     n.eps = eps;
+    n.ragged = cols % CHUNK != 0;
     threads = row_threads(n.chunks, &each);
     if (each == 1)
         forward_launch<1>(n, (unsigned)rows, threads, (cudaStream_t)stream);
@@ -258,6 +266,7 @@ int rms_norm_backward(const uint16_t *x, const float *gain, const uint16_t *dy, 
     n.chunks = (cols + CHUNK - 1) / CHUNK;
     n.pitch = stream_row_bytes(cols) / 2;
     n.eps = eps;
+    n.ragged = cols % CHUNK != 0;
     threads = row_threads(n.chunks, &each);
     if (each == 1)
         backward_kernel<1><<<(unsigned)rows, threads, 0, (cudaStream_t)stream>>>(n);

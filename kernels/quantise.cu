@@ -8,9 +8,8 @@
 
 #include <cuda_runtime.h>
 
-#define THREADS      256
-#define BLOCKS_EACH  4 // blocks of 128 that sixteen lanes take
-#define BLOCKS_A_CTA (THREADS / BLOCK_LANES * BLOCKS_EACH)
+#define THREADS   128
+#define ROWS_EACH 4 // rows of a lane
 
 struct quantise_arguments {
     const uint16_t *x;
@@ -18,10 +17,11 @@ struct quantise_arguments {
     float *scales;
     size_t x_pitch, code_pitch;    // elements from row to row
     size_t scale_row, scale_block; // floats from row to row, from block to block
-    unsigned items, blocks;        // blocks in all, blocks of a row
-    unsigned scale_columns;        // of a row, padding included
+    int rows, blocks;              // blocks: of a row
+    int scale_columns;             // of a row, padding included
     int code_columns;              // of a row, padding included
     int parts, part_cols[QUANTISE_PARTS];
+    bool ragged; // a part's columns are no multiple of CHUNK
 };
 
 // First column of a row's block, and how many columns it has.
@@ -45,48 +45,48 @@ static __device__ __forceinline__ int block_find(const quantise_arguments &q, in
 
 __global__ static void __launch_bounds__(THREADS) quantise_kernel(const quantise_arguments q)
 {
-    unsigned lane = threadIdx.x % BLOCK_LANES;
-    unsigned item = blockIdx.x * BLOCKS_A_CTA + threadIdx.x / BLOCK_LANES;
-    uint4 x[BLOCKS_EACH];
-    int valid[BLOCKS_EACH];
+    int lane = (int)threadIdx.x % BLOCK_LANES;
+    int unit = (int)(blockIdx.x * (THREADS / BLOCK_LANES) + threadIdx.x / BLOCK_LANES);
+    int first = unit / q.blocks * ROWS_EACH, block = unit % q.blocks, count;
+    int valid, column = block_find(q, block, &count) + lane * CHUNK;
+    const uint16_t *from = q.x + first * q.x_pitch + column;
+    uint4 x[ROWS_EACH];
 
+    valid = count - lane * CHUNK;
 #pragma unroll
-    for (int i = 0; i < BLOCKS_EACH; i++) {
-        unsigned at = item + i * (THREADS / BLOCK_LANES), row = at / q.blocks;
-        x[i] = make_uint4(0, 0, 0, 0);
-        valid[i] = 0;
-        if (at >= q.items)
-            continue;
-        int count, column = block_find(q, (int)(at - row * q.blocks), &count) + (int)lane * CHUNK;
-        valid[i] = count - (int)lane * CHUNK;
-        if (valid[i] > 0)
-            x[i] = __ldg(reinterpret_cast<const uint4 *>(q.x + row * q.x_pitch + column));
-    }
+    for (int i = 0; i < ROWS_EACH; i++)
+        x[i] = first + i < q.rows && valid > 0
+                   ? __ldg(reinterpret_cast<const uint4 *>(from + i * q.x_pitch))
+                   : make_uint4(0, 0, 0, 0);
+    column = block * 128 + lane * CHUNK;
+    uint8_t *codes = q.codes + first * q.code_pitch + column;
+    float *scales = q.scales + first * q.scale_row + (block + lane) * q.scale_block;
+    // The lanes of the last block write the padding of the scales as well.
+    bool writes_scale = lane == 0 || (block == q.blocks - 1 && block + lane < q.scale_columns);
 #pragma unroll
-    for (int i = 0; i < BLOCKS_EACH; i++) {
-        unsigned at = item + i * (THREADS / BLOCK_LANES), row = at / q.blocks;
-        unsigned block = at - row * q.blocks;
+    for (int i = 0; i < ROWS_EACH; i++) {
         float v[CHUNK], scale;
         chunk_unpack(x[i], v);
-        chunk_mask(v, valid[i]);
+        if (q.ragged)
+            chunk_mask(v, valid);
         scale = block_scale(chunk_amax(v));
-        if (at >= q.items)
+        if (first + i >= q.rows)
             continue;
-        int column = (int)(block * 128 + lane * CHUNK);
         if (column < q.code_columns)
-            *reinterpret_cast<uint2 *>(q.codes + row * q.code_pitch + column) =
-                chunk_codes(v, scale);
-        // The lanes of the last block write the padding of the scales as well.
-        if (lane == 0 || (block == q.blocks - 1 && block + lane < q.scale_columns))
-            q.scales[row * q.scale_row + (block + lane) * q.scale_block] = lane ? 0 : scale;
+            *reinterpret_cast<uint2 *>(codes + i * q.code_pitch) = chunk_codes(v, scale);
+        if (writes_scale)
+            scales[i * q.scale_row] = lane ? 0 : scale;
     }
 }
 
-static int quantise_launch(quantise_arguments *q, int rows, void *stream)
+static int quantise_launch(quantise_arguments *q, void *stream)
 {
-    q->items = (unsigned)rows * q->blocks;
-    quantise_kernel<<<(q->items + BLOCKS_A_CTA - 1) / BLOCKS_A_CTA, THREADS, 0,
-                      (cudaStream_t)stream>>>(*q);
+    const unsigned each = THREADS / BLOCK_LANES;
+    unsigned units = (unsigned)(q->rows + ROWS_EACH - 1) / ROWS_EACH * (unsigned)q->blocks;
+
+    for (int p = 0; p < q->parts; p++)
+        q->ragged |= q->part_cols[p] % CHUNK != 0;
+    quantise_kernel<<<(units + each - 1) / each, THREADS, 0, (cudaStream_t)stream>>>(*q);
     return cudaGetLastError();
 }
 
@@ -96,6 +96,7 @@ int quantise_to_rows(const uint16_t *x, int rows, int cols, uint8_t *xq, void *s
 
     if (rows <= 0 || cols <= 0)
         return 0;
+    q.rows = rows;
     q.x = x;
     q.codes = xq;
     q.scales = reinterpret_cast<float *>(xq + quantised_scale_offset(cols));
@@ -103,12 +104,12 @@ int quantise_to_rows(const uint16_t *x, int rows, int cols, uint8_t *xq, void *s
     q.code_pitch = quantised_row_bytes(cols);
     q.scale_row = q.code_pitch / sizeof(float);
     q.scale_block = 1;
-    q.blocks = ((unsigned)cols + 127) / 128;
-    q.scale_columns = (unsigned)((q.code_pitch - quantised_scale_offset(cols)) / sizeof(float));
+    q.blocks = (cols + 127) / 128;
+    q.scale_columns = (int)((q.code_pitch - quantised_scale_offset(cols)) / sizeof(float));
     q.code_columns = (int)quantised_scale_offset(cols);
     q.parts = 1;
     q.part_cols[0] = cols;
-    return quantise_launch(&q, rows, stream);
+    return quantise_launch(&q, stream);
 }
 
 int quantise_to_operand(const uint16_t *dy, int rows, const int *part_cols, int parts,
@@ -125,11 +126,12 @@ int quantise_to_operand(const uint16_t *dy, int rows, const int *part_cols, int 
         if (cols % CHUNK)
             return cudaErrorInvalidValue;
         q.part_cols[p] = part_cols[p];
-        q.blocks += ((unsigned)part_cols[p] + 127) / 128;
+        q.blocks += (part_cols[p] + 127) / 128;
         cols += part_cols[p];
     }
     if (!cols)
         return 0;
+    q.rows = rows;
     q.x = dy;
     q.codes = codes;
     q.scales = scales;
@@ -138,9 +140,9 @@ int quantise_to_operand(const uint16_t *dy, int rows, const int *part_cols, int 
     q.scale_row = 1;
     q.scale_block = (size_t)scale_stride;
     q.scale_columns = q.blocks;
-    q.code_columns = (int)q.blocks * 128;
+    q.code_columns = q.blocks * 128;
     q.parts = parts;
-    return quantise_launch(&q, rows, stream);
+    return quantise_launch(&q, stream);
 }
 
 // A thread takes a row: its reads are 16 bytes, and neighbours write side by side.

@@ -7,7 +7,7 @@
 
 #include <cuda_runtime.h>
 
-#define THREADS        256
+#define THREADS        128
 #define FORWARD_HEADS  4 // heads of a lane
 #define BACKWARD_HEADS 2
 
@@ -93,7 +93,7 @@ head_backward(const head_halves &x, const float *gain, float eps, const float co
     floats_load(gain, g_low);
     floats_load(gain + DIM / 2, g_high);
     float sum = head_sum<DIM / 16>(squares(x_low, x_high));
-    float inverse = 1 / sqrtf(sum / DIM + eps);
+    float inverse = rsqrtf(sum / DIM + eps);
 #pragma unroll
     for (int c = 0; c < CHUNK; c++) {
         float d_low = low[c], d_high = high[c];
@@ -121,7 +121,7 @@ head_forward(const head_halves &x, const float *gain, float eps, const float cos
     floats_load(gain, g_low);
     floats_load(gain + DIM / 2, g_high);
     float sum = head_sum<DIM / 16>(squares(low, high));
-    float inverse = 1 / sqrtf(sum / DIM + eps);
+    float inverse = rsqrtf(sum / DIM + eps);
 #pragma unroll
     for (int c = 0; c < CHUNK; c++) {
         float l = low[c] * inverse * g_low[c], h = high[c] * inverse * g_high[c];

@@ -59,13 +59,24 @@ static __device__ __forceinline__ float chunk_amax(const float v[CHUNK])
     return amax;
 }
 
+// x / 448 rounded as a division's, for x from FLT_MIN * 448 on: the remainder of the product with
+// the reciprocal is exact, and corrects it.
+static __device__ __forceinline__ float over_448(float x)
+{
+    const float reciprocal = 1 / E4M3_LIMIT;
+    float quotient = x * reciprocal;
+    float corrected = fmaf(fmaf(-quotient, E4M3_LIMIT, x), reciprocal, quotient);
+
+    return x <= FLT_MAX ? corrected : quotient;
+}
+
 // The scale of the block that 16 neighbouring lanes hold; all lanes of the warp call it.
 static __device__ __forceinline__ float block_scale(float amax)
 {
 #pragma unroll
     for (int lane = BLOCK_LANES / 2; lane > 0; lane /= 2)
         amax = fmaxf(amax, __shfl_xor_sync(0xffffffff, amax, lane));
-    return fmaxf(amax, FLT_MIN * E4M3_LIMIT) / E4M3_LIMIT;
+    return over_448(fmaxf(amax, FLT_MIN * E4M3_LIMIT));
 }
 
 static __device__ __forceinline__ uint32_t e4m3_pair(float low, float high)
