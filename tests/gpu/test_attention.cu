@@ -14,7 +14,6 @@ extern "C" {
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -255,7 +254,8 @@ __global__ static void reference_keys(problem p, const int *last, double *scratc
     }
 }
 
-// Relative Frobenius error, and that of the worst row against the mean row.
+// Relative Frobenius error, and that of the worst row, whose size counts as the mean row's where it
+// is smaller: the gradient of a sample's first score is zero but for rounding.
 struct deviation {
     double all, worst;
 };
@@ -265,18 +265,22 @@ template <typename Got>
 static deviation compare(const Got *got, size_t pitch, size_t first, const double *want,
                          size_t rows, size_t cols)
 {
+    std::vector<double> sizes(rows), errors(rows);
     double reference = 0, difference = 0, worst = 0;
     for (size_t r = 0; r < rows; r++) {
-        double row = 0;
         for (size_t c = 0; c < cols; c++) {
             double x = want[r * cols + c], d = (double)(float)got[r * pitch + first + c] - x;
-            reference += x * x;
-            row += d * d;
+            sizes[r] += x * x;
+            errors[r] += d * d;
         }
-        difference += row;
-        worst = row > worst || std::isnan(row) ? row : worst;
+        reference += sizes[r];
+        difference += errors[r];
     }
-    return {sqrt(difference / reference), sqrt(worst / (reference / (double)rows))};
+    for (size_t r = 0; r < rows; r++) {
+        double error = errors[r] / std::max(sizes[r], reference / (double)rows);
+        worst = error > worst || std::isnan(error) ? error : worst;
+    }
+    return {sqrt(difference / reference), sqrt(worst)};
 }
 
 static void judge(const std::string &name, deviation d, double all, double worst)
@@ -301,15 +305,15 @@ static void judge_all(const problem &p, const std::string &name, const double *o
     std::vector<__nv_bfloat16> o = download(p.out, p.out_count), d = download(p.dqkv, p.qkv_count);
     std::vector<float> l = download(p.lse, p.lse_count);
     double largest = 0;
-    judge(name + ", out", compare(o.data(), heads * dim, 0, out, n, heads * dim), 4e-3, 2e-2);
+    judge(name + ", out", compare(o.data(), heads * dim, 0, out, n, heads * dim), 3e-3, 1e-2);
     for (size_t i = 0; i < p.lse_count; i++) {
         double x = fabs(l[i] - lse[i]);
         largest = x > largest || std::isnan(x) ? x : largest;
     }
     report(largest <= 2e-5, name + ", lse: " + std::to_string(largest));
-    judge(name + ", dq", compare(d.data(), wide, 0, dq, n, heads * dim), 5e-3, 3e-2);
-    judge(name + ", dk", compare(d.data(), wide, heads * dim, dk, n, kv * dim), 5e-3, 3e-2);
-    judge(name + ", dv", compare(d.data(), wide, (heads + kv) * dim, dv, n, kv * dim), 5e-3, 3e-2);
+    judge(name + ", dq", compare(d.data(), wide, 0, dq, n, heads * dim), 5e-3, 2e-2);
+    judge(name + ", dk", compare(d.data(), wide, heads * dim, dk, n, kv * dim), 5e-3, 2e-2);
+    judge(name + ", dv", compare(d.data(), wide, (heads + kv) * dim, dv, n, kv * dim), 5e-3, 2e-2);
     report(guard_intact(p.out, p.out_count * 2) && guard_intact(p.dqkv, p.qkv_count * 2) &&
                guard_intact(p.lse, p.lse_count * 4),
            name + ", nothing written beyond the rows");
