@@ -16,7 +16,7 @@ AC_DEFUN([FL_CUDA], [
       AS_IF([test -z "$fl_cuda_missing"], [
         fl_have_cuda=yes
         CUDA_CPPFLAGS="-isystem $fl_cuda_dir/include"
-        CUDA_LIBS="-L$fl_cuda_dir/lib64 -lcudart -lcublasLt"])])
+        CUDA_LIBS="-L$fl_cuda_dir/lib64 -lcudart -lcublasLt -lstdc++"])])
     AS_IF([test "x$fl_have_cuda" = xno && test "x$with_cuda" != xauto],
       [AC_MSG_ERROR([--with-cuda: nvcc, cuda_runtime_api.h or nccl.h not found: install the CUDA Toolkit and NCCL])])
   ])

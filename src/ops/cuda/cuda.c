@@ -4,7 +4,7 @@
 
 #include "base/floats.h"
 #include "base/memory.h"
-#include "ops/cuda/attention.h"
+#include "ops/cuda/flash.h"
 #include "ops/cuda/products.h"
 #include "ops/cuda/routing.h"
 #include "ops/cuda/rowwise.h"
