@@ -123,6 +123,8 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_dq_kernel(
         uint32_t q_operand = operand<ATTENTION_TILE>(q + math * 64 * 128);
         uint32_t dout_operand = operand<ATTENTION_TILE>(dout + math * 64 * 128);
         ring r = {0, 0};
+        if (math == 1)
+            turn_pass(math);
         for (int round = 0; query_work_find(a, round, w); round++) {
             float s[64], dp[64], dq[D / 2];
             uint32_t ds[ATTENTION_TILE / 16][4];
@@ -135,6 +137,7 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_dq_kernel(
             for (int row = w.tile.row; row >= w.tile.first; row -= ATTENTION_TILE) {
                 uint32_t k_operand = operand<ATTENTION_TILE>(k + r.stage * tile_bytes);
                 mbarrier_wait(k_full + r.stage * 8, r.phase);
+                turn_wait(math);
                 product_columns<D, ATTENTION_TILE>(s, q_operand, k_operand);
                 wgmma_wait<1>();
                 if (row != w.tile.row)
@@ -142,6 +145,7 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_dq_kernel(
                 mbarrier_wait(v_full + r.stage * 8, r.phase);
                 product_columns<D, ATTENTION_TILE>(
                     dp, dout_operand, operand<ATTENTION_TILE>(v + r.stage * tile_bytes));
+                turn_pass(math);
                 wgmma_wait<1>();
                 if (row == w.tile.row) {
 #pragma unroll
@@ -169,6 +173,8 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_dq_kernel(
             warp_store<D>(dq, scale, scale, staging, dqkv + (size_t)token * wide + w.head * D, wide,
                           w.tile.end - token);
         }
+        if (math == 0)
+            turn_wait(math);
     }
 }
 
