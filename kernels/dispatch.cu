@@ -139,7 +139,9 @@ extern "C" int dispatch_regroup(const struct dispatch_segment *segments, int cou
 }
 
 // Rows of units of type Unit. Gather: row i comes from index[i] / divide; else it goes to index[i].
-// Long rows: a warp copies one, four units a lane under way.
+// Long rows: a warp copies one, AHEAD units a lane under way: 2048 codes and their scales at once.
+#define AHEAD 5
+
 template <typename Unit, bool Gather>
 __global__ static void __launch_bounds__(THREADS)
     long_rows_kernel(const Unit *from, const int32_t *index, int divide, int rows, int units,
@@ -153,14 +155,14 @@ __global__ static void __launch_bounds__(THREADS)
     bool copied = !Gather || other >= 0;
     from += (size_t)(Gather ? max(other, 0) / divide : row) * units;
     to += (size_t)(Gather ? row : other) * units;
-    for (int base = lane; base < units; base += 128) {
-        Unit values[4] = {};
+    for (int base = lane; base < units; base += 32 * AHEAD) {
+        Unit values[AHEAD] = {};
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < AHEAD; i++)
             if (copied && base + 32 * i < units)
                 values[i] = from[base + 32 * i];
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < AHEAD; i++)
             if (base + 32 * i < units)
                 to[base + 32 * i] = values[i];
     }

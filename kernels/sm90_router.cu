@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Router, forward: logits on tensor cores with the accuracy of fp32, softmax and top-k behind them.
 //
-// A cluster of four blocks computes the logits of 128 tokens, each block a quarter of the
+// A cluster of four blocks computes the logits of 64 tokens, each block a quarter of the
 // contraction. The bf16 rows are exact and a fp32 weight is the exact sum of three bf16, so that
 // only sums round: tensor cores cut where fp32 rounds, hence every 64 terms leave them for
 // registers. The four partial sums meet through distributed shared memory, each block taking 32
@@ -15,10 +15,10 @@
 namespace cg = cooperative_groups;
 
 #define CLUSTER      4
-#define TILE_TOKENS  128
+#define TILE_TOKENS  64
 #define TILE_EXPERTS 128
 #define TILE_K       64
-#define STAGES       3
+#define STAGES       2
 #define THREADS      256
 #define WARPS        (THREADS / 32)
 #define OWN_TOKENS   ROUTER_TOKENS_A_PART
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void stage_multiply(const char *stage,
                 sum[m][n][i] += part[m][n][i];
 }
 
-// This block's share of the contraction for 128 tokens and experts, into sums [TILE_TOKENS,
+// This block's share of the contraction for 64 tokens and 128 experts, into sums [TILE_TOKENS,
 // SUM_STRIDE], which lies over the stages.
 static __device__ void tile_multiply(const struct router &r, int token, int expert, int rank,
                                      char *stages)
@@ -245,7 +245,7 @@ static __device__ void choose(const struct router &r, int token, const float *ro
 
 // Count: experts a lane.
 template <int Count>
-__global__ static void __cluster_dims__(CLUSTER) __launch_bounds__(THREADS, 1)
+__global__ static void __cluster_dims__(CLUSTER) __launch_bounds__(THREADS, 2)
     router_kernel(const __grid_constant__ struct router r)
 {
     extern __shared__ __align__(16) char shared[];
