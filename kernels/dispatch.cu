@@ -237,13 +237,14 @@ extern "C" int dispatch_scatter(const void *from, const int32_t *index, int rows
 #define COMBINE_AHEAD 8 // rows of a token under way at once
 
 // A thread has eight columns of a token.
-__global__ static void __launch_bounds__(THREADS)
+__global__ static void __launch_bounds__(THREADS, 4)
     combine_kernel(const uint16_t *rows, const int32_t *position, const float *weights,
                    const uint16_t *residual, int tokens, int top_k, int pitch, uint16_t *out)
 {
     size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x;
     int units = pitch / 8, token = (int)(i / units);
     size_t column = i % units * 8, at = (size_t)token * pitch + column;
+    size_t slot = (size_t)token * top_k;
     float sum[8] = {};
     uint4 packed = {};
     __nv_bfloat162 *pairs = (__nv_bfloat162 *)&packed;
@@ -259,28 +260,26 @@ __global__ static void __launch_bounds__(THREADS)
     }
     for (int first = 0; first < top_k; first += COMBINE_AHEAD) {
         uint4 values[COMBINE_AHEAD];
-        float weight[COMBINE_AHEAD];
-        bool present[COMBINE_AHEAD];
+        uint32_t present = 0;
 #pragma unroll
         for (int k = 0; k < COMBINE_AHEAD; k++) {
-            size_t slot = (size_t)token * top_k + first + k;
-            int row = first + k < top_k ? position[slot] : -1;
-            present[k] = row >= 0;
-            if (present[k]) {
+            int row = first + k < top_k ? position[slot + first + k] : -1;
+            if (row >= 0) {
                 values[k] = __ldcs((const uint4 *)(rows + (size_t)row * pitch + column));
-                weight[k] = weights ? weights[slot] : 1;
+                present |= 1u << k;
             }
         }
 #pragma unroll
         for (int k = 0; k < COMBINE_AHEAD; k++) {
             const __nv_bfloat162 *from = (const __nv_bfloat162 *)&values[k];
-            if (!present[k])
+            if (!(present & 1u << k))
                 continue;
+            float weight = weights ? weights[slot + first + k] : 1;
 #pragma unroll
             for (int p = 0; p < 4; p++) {
-                sum[2 * p] = __fadd_rn(sum[2 * p], __fmul_rn(weight[k], __low2float(from[p])));
+                sum[2 * p] = __fadd_rn(sum[2 * p], __fmul_rn(weight, __low2float(from[p])));
                 sum[2 * p + 1] =
-                    __fadd_rn(sum[2 * p + 1], __fmul_rn(weight[k], __high2float(from[p])));
+                    __fadd_rn(sum[2 * p + 1], __fmul_rn(weight, __high2float(from[p])));
             }
         }
     }
