@@ -16,12 +16,12 @@ extern "C" {
 
 #define ROUTER_EXPERTS_MOST              512
 #define ROUTER_TOP_K_MOST                64
-#define ROUTER_TOKENS_A_PART             16 // tokens whose probabilities one block sums
+#define ROUTER_TOKENS_A_PART             32 // tokens whose probabilities one block sums
 #define ROUTER_GRADIENT_COLUMNS(experts) (((experts) + 63) / 64 * 64)
 
-// Sums of 16 tokens that the load balancing loss is made of, and the number of such sums: the
-// blocks come in clusters of four.
-#define ROUTER_PARTS(tokens) (((tokens) + 63) / 64 * 4)
+// Sums of 32 tokens that the load balancing loss is made of, and the number of such sums: the
+// blocks come in pairs.
+#define ROUTER_PARTS(tokens) (((tokens) + 63) / 64 * 2)
 
 struct router {
     const uint16_t *h;     // [T, H] bf16, rows h_pitch elements apart, 16-byte aligned
