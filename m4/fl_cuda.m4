@@ -15,8 +15,8 @@ AC_DEFUN([FL_CUDA], [
       CPPFLAGS=$fl_saved_CPPFLAGS
       AS_IF([test -z "$fl_cuda_missing"], [
         fl_have_cuda=yes
-        CUDA_CPPFLAGS=-I$fl_cuda_dir/include
-        CUDA_LIBS="-L$fl_cuda_dir/lib64 -lcudart -lcublasLt -lnccl"])])
+        CUDA_CPPFLAGS="-isystem $fl_cuda_dir/include"
+        CUDA_LIBS="-L$fl_cuda_dir/lib64 -lcudart -lcublasLt -lstdc++"])])
     AS_IF([test "x$fl_have_cuda" = xno && test "x$with_cuda" != xauto],
       [AC_MSG_ERROR([--with-cuda: nvcc, cuda_runtime_api.h or nccl.h not found: install the CUDA Toolkit and NCCL])])
   ])

@@ -8,6 +8,7 @@
 #include "data/loader.h"
 #include "job/plan.h"
 #include "net/net.h"
+#include "train/backend.h"
 #include "train/cores.h"
 #include "train/launch.h"
 #include "train/trainer.h"
@@ -59,13 +60,10 @@ static int job_read(struct core *core, struct fl_error *e)
     if (core->launch.word_count == 0)
         return error_set(e, -EINVAL, "usage: fp8-lora-core job.yaml, or -- and flags");
     rc = spec_load(core->launch.word_count, core->launch.words, &core->spec, e);
-    if (rc == 0 && core->spec->backend == BACKEND_CUDA)
-        rc = error_set(e, -ENOTSUP,
-                       "%s: backend cuda: this build trains on the CPU: write backend: cpu",
-                       core->spec->source);
+    if (rc == 0)
+        rc = backend_choose(core->spec, core->launch.world, e);
     if (rc < 0)
         return rc;
-    core->spec->backend = BACKEND_CPU;
     rc = model_load(core->spec->model, &core->model, e);
     if (rc == 0)
         rc = plan_make(core->spec, &core->model, core->launch.world, core->launch.cap, &core->plan,
@@ -147,14 +145,11 @@ static int data_read(struct core *core, struct fl_error *e)
 
 static int backend_start(struct core *core, struct fl_error *e)
 {
-    int threads, rc = cores_threads(core->world, &threads, e);
+    int rc = backend_open(core->spec, &core->model, core->world, core->launch.device,
+                          core->launch.cap, &core->arena, &core->ops, e);
 
-    if (rc < 0)
-        return rc;
-    cores_use(threads);
-    rc = arena_create_host(core->launch.cap, &core->arena, e);
     if (rc == 0)
-        rc = ops_cpu_create(&core->model, core->spec->numerics, core->arena, &core->ops, e);
+        slot_gpu(core->slot, core->ops->name);
     return rc;
 }
 
@@ -165,7 +160,7 @@ static int weights_load(struct core *core, struct fl_error *e)
 
     if (rc == 0)
         rc = model_weights_load(core->weights, core->spec->model, &core->model, &core->plan.layout,
-                                core->spec->threads, &stats, e);
+                                core->spec->threads, core->ops, &stats, e);
     if (rc == 0 && first_rank(core))
         log_info("loaded %.1f MiB in %.1f s (%.1f GB/s)%s%s", (double)stats.bytes / 0x1p20,
                  stats.seconds, (double)stats.bytes / stats.seconds * 1e-9,
@@ -177,12 +172,19 @@ static int weights_load(struct core *core, struct fl_error *e)
 static int network_make(struct core *core, struct fl_error *e)
 {
     struct net_config config;
+    struct adapters start;
     int rc = adapters_create(core->spec, &core->model, &core->plan.layout, core->arena,
                              &core->adapters, e);
 
+    if (rc == 0)
+        rc = adapters_host_copy(core->adapters, core->ops, &start, e);
     if (rc < 0)
         return rc;
-    adapters_init(core->adapters, core->spec->seed);
+    adapters_init(&start, core->spec->seed);
+    rc = adapters_host_return(&start, core->ops, core->adapters, e);
+    adapters_host_clear(&start, core->adapters);
+    if (rc < 0)
+        return rc;
     config = (struct net_config){
         .spec = core->spec,
         .model = &core->model,
@@ -199,8 +201,15 @@ static int network_make(struct core *core, struct fl_error *e)
 static int adapters_save(void *context, struct fl_error *e)
 {
     struct core *core = context;
-    return adapters_write(core->spec->output_dir, core->spec, &core->model, &core->plan.layout,
-                          core->adapters, core->world, e);
+    struct adapters trained;
+    int rc = comm_agree(core->world, adapters_host_copy(core->adapters, core->ops, &trained, e),
+                        NULL, e);
+
+    if (rc == 0)
+        rc = adapters_write(core->spec->output_dir, core->spec, &core->model, &core->plan.layout,
+                            &trained, core->world, e);
+    adapters_host_clear(&trained, core->adapters);
+    return rc;
 }
 
 static int train(struct core *core, struct fl_error *e)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory of a rank: an address range reserved once and made usable granule by granule.
+// Memory of a rank: an address range reserved once and made usable granule by granule.
 //
 // The lower half of the range holds permanent allocations, the upper half the transient stack; both
 // grow upwards, so that no address ever changes and the stack reuses its granules every step.
 #include "mem/arena.h"
+#include "mem/backing.h"
 
 #include "base/memory.h"
 
@@ -12,21 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define ARENA_POISON 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ARENA_POISON 1
-#endif
-#endif
-#ifdef ARENA_POISON
-#include <sanitizer/asan_interface.h>
-#endif
-
-#define RESERVE_MOST  ((size_t)1 << 42)
-#define RESERVE_LEAST ((size_t)1 << 32)
+#define RESERVE_MOST ((size_t)1 << 42)
 
 enum half { PERMANENT, TRANSIENT, HALVES };
 
@@ -36,26 +24,27 @@ struct range {
 };
 
 struct arena {
+    struct backing *backing;
     struct range halves[HALVES];
     uint64_t used[MEMORY_CATEGORIES], peak[MEMORY_CATEGORIES];
-    uint64_t used_total, peak_total, cap;
+    uint64_t used_total, peak_total, cap, retries;
 };
 
-int arena_create_host(uint64_t cap_bytes, struct arena **out, struct fl_error *e)
+int arena_create(struct backing *backing, unsigned long long cap_bytes, struct arena **out,
+                 struct fl_error *e)
 {
     struct arena *arena;
     size_t size = RESERVE_MOST;
-    void *base;
+    void *base = NULL;
+    int rc = backing->reserve(backing, &size, &base, e);
 
-    // PROT_NONE memory costs nothing, but an address-space limit (ulimit -v) may refuse the most.
-    do {
-        base = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    } while (base == MAP_FAILED && (size /= 2) >= RESERVE_LEAST);
     *out = NULL;
-    if (base == MAP_FAILED)
-        return error_set(e, -errno, "arena: cannot reserve %zu bytes of addresses: raise ulimit -v",
-                         RESERVE_LEAST);
+    if (rc < 0) {
+        backing->destroy(backing, NULL, 0);
+        return rc;
+    }
     arena = memory_zeroed(1, sizeof *arena);
+    arena->backing = backing;
     arena->cap = cap_bytes;
     arena->halves[PERMANENT] = (struct range){.base = base, .size = size / 2};
     arena->halves[TRANSIENT] = (struct range){.base = (char *)base + size / 2, .size = size / 2};
@@ -63,15 +52,36 @@ int arena_create_host(uint64_t cap_bytes, struct arena **out, struct fl_error *e
     return 0;
 }
 
+// Gives back the granules beyond what is in use. Returns whether there were any.
+static bool range_trim(struct arena *arena, struct range *range)
+{
+    size_t keep = (range->top + ARENA_GRANULE - 1) / ARENA_GRANULE * ARENA_GRANULE;
+
+    if (keep >= range->mapped)
+        return false;
+    arena->backing->unmap(arena->backing, range->base + keep, range->mapped - keep);
+    range->mapped = keep;
+    return true;
+}
+
+bool arena_trim(struct arena *arena)
+{
+    bool any = false;
+
+    for (int h = 0; h < HALVES; h++)
+        any |= range_trim(arena, &arena->halves[h]);
+    return any;
+}
+
 void arena_destroy(struct arena *arena)
 {
     if (!arena)
         return;
-#ifdef ARENA_POISON
     for (int h = 0; h < HALVES; h++)
-        ASAN_UNPOISON_MEMORY_REGION(arena->halves[h].base, arena->halves[h].mapped);
-#endif
-    munmap(arena->halves[PERMANENT].base, 2 * arena->halves[PERMANENT].size);
+        arena->halves[h].top = 0;
+    arena_trim(arena);
+    arena->backing->destroy(arena->backing, arena->halves[PERMANENT].base,
+                            2 * arena->halves[PERMANENT].size);
     free(arena);
 }
 
@@ -113,22 +123,28 @@ static int range_map(struct arena *arena, struct range *range, enum memory_categ
                      size_t bytes, struct fl_error *e)
 {
     size_t need = range->top + bytes, grow;
-    char why[128];
+    char why[FL_ERROR_TEXT];
+    struct fl_error refused;
 
     if (need < bytes || need > range->size)
         return over(arena, category, bytes, "exceed the reserved addresses", e);
     if (need <= range->mapped)
         return 0;
     grow = (need - range->mapped + ARENA_GRANULE - 1) / ARENA_GRANULE * ARENA_GRANULE;
-    if (arena->cap && mapped_total(arena) + grow > arena->cap) {
-        snprintf(why, sizeof why, "would exceed the cap of %.1f MiB",
-                 (double)arena->cap / (1 << 20));
-        return over(arena, category, bytes, why, e);
+    // Idle granules of the other half may be what is missing.
+    for (bool again = true; again; again = arena_trim(arena), arena->retries += again) {
+        if (arena->cap && mapped_total(arena) + grow > arena->cap) {
+            snprintf(why, sizeof why, "would exceed the cap of %.1f MiB",
+                     (double)arena->cap / (1 << 20));
+        } else if (arena->backing->map(arena->backing, range->base + range->mapped, grow,
+                                       &refused) < 0) {
+            snprintf(why, sizeof why, "were refused (%s)", refused.text);
+        } else {
+            range->mapped += grow;
+            return 0;
+        }
     }
-    if (mprotect(range->base + range->mapped, grow, PROT_READ | PROT_WRITE) < 0)
-        return over(arena, category, bytes, "were refused by the system", e);
-    range->mapped += grow;
-    return 0;
+    return over(arena, category, bytes, why, e);
 }
 
 static int take(struct arena *arena, enum half half, enum memory_category category, size_t bytes,
@@ -152,19 +168,17 @@ static int take(struct arena *arena, enum half half, enum memory_category catego
         arena->peak[category] = arena->used[category];
     if (arena->used_total > arena->peak_total)
         arena->peak_total = arena->used_total;
-#ifdef ARENA_POISON
-    ASAN_UNPOISON_MEMORY_REGION(*out, bytes);
-    ASAN_POISON_MEMORY_REGION((char *)*out + bytes, rounded - bytes);
-    if (half == TRANSIENT)
-        memset(*out, 0xff, bytes);
-#endif
+    if (arena->backing->opened)
+        arena->backing->opened(*out, bytes);
     return 0;
 }
 
 int arena_alloc(struct arena *arena, enum memory_category category, size_t bytes, void **out,
                 struct fl_error *e)
 {
-    return take(arena, PERMANENT, category, bytes, out, e); // fresh pages are zero
+    int rc = take(arena, PERMANENT, category, bytes, out, e);
+
+    return rc < 0 ? rc : arena->backing->zero(arena->backing, *out, bytes, e);
 }
 
 int arena_push(struct arena *arena, enum memory_category category, size_t bytes, void **out,
@@ -186,9 +200,8 @@ void arena_release(struct arena *arena, struct arena_mark mark)
     struct range *range = &arena->halves[TRANSIENT];
 
     arena->used_total -= range->top - mark.top;
-#ifdef ARENA_POISON
-    ASAN_POISON_MEMORY_REGION(range->base + mark.top, range->top - mark.top);
-#endif
+    if (arena->backing->closed && range->top > mark.top)
+        arena->backing->closed(range->base + mark.top, range->top - mark.top);
     range->top = mark.top;
     memcpy(arena->used, mark.used, sizeof mark.used);
 }
@@ -201,4 +214,5 @@ void arena_stats_get(const struct arena *arena, struct arena_stats *stats)
     stats->peak_total = arena->peak_total;
     stats->mapped_total = mapped_total(arena);
     stats->cap = arena->cap;
+    stats->retries = arena->retries;
 }

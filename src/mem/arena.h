@@ -10,6 +10,7 @@
 #include "base/category.h"
 #include "base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,10 +25,14 @@ struct arena_mark {
 struct arena_stats {
     uint64_t used[MEMORY_CATEGORIES], peak[MEMORY_CATEGORIES]; // bytes, rounded to the alignment
     uint64_t used_total, peak_total, mapped_total, cap;
+    uint64_t retries; // of mappings after idle granules were given back
 };
 
-// Host memory. cap_bytes 0: none. NULL-safe destroy unmaps everything.
+// Host memory. cap_bytes 0: none.
 int arena_create_host(uint64_t cap_bytes, struct arena **out, struct fl_error *e);
+// Memory of the calling thread's current CUDA device, in builds with CUDA.
+int arena_create_device(uint64_t cap_bytes, struct arena **out, struct fl_error *e);
+// NULL-safe; unmaps everything.
 void arena_destroy(struct arena *arena);
 
 // Permanent, zeroed; lives as long as the arena. Over the cap: -ENOMEM with category, request,
@@ -41,6 +46,10 @@ int arena_push(struct arena *arena, enum memory_category category, size_t bytes,
 struct arena_mark arena_mark(const struct arena *arena);
 // Nothing permanent may be allocated between a mark and its release.
 void arena_release(struct arena *arena, struct arena_mark mark);
+
+// Gives back the granules beyond what is in use, as a mapping that fails does by itself. Returns
+// whether there were any.
+bool arena_trim(struct arena *arena);
 
 void arena_stats_get(const struct arena *arena, struct arena_stats *stats);
 

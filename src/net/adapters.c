@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "base/philox.h"
+#include "ops/ops.h"
 #include "job/spec.h"
 
 #include <errno.h>
@@ -134,6 +135,40 @@ void adapters_init(struct adapters *adapters, uint64_t seed)
         for (size_t i = 0; i < (size_t)a->rank * (size_t)a->out; i++)
             adapters->params[a->b + i] = 0;
     }
+}
+
+int adapters_host_copy(const struct adapters *adapters, struct ops *ops, struct adapters *host,
+                       struct fl_error *e)
+{
+    size_t count = adapters->replicated + adapters->expert;
+    int rc;
+
+    *host = *adapters;
+    host->grads = NULL;
+    if (ops->unified)
+        return 0;
+    host->params = memory_zeroed(count, sizeof *host->params);
+    rc = ops->download(ops, host->params, adapters->params, count * sizeof *host->params, e);
+    if (rc < 0)
+        adapters_host_clear(host, adapters);
+    return rc;
+}
+
+int adapters_host_return(const struct adapters *host, struct ops *ops, struct adapters *adapters,
+                         struct fl_error *e)
+{
+    size_t count = adapters->replicated + adapters->expert;
+
+    if (ops->unified)
+        return 0;
+    return ops->upload(ops, adapters->params, host->params, count * sizeof *host->params, e);
+}
+
+void adapters_host_clear(struct adapters *host, const struct adapters *adapters)
+{
+    if (host->params != adapters->params)
+        free(host->params);
+    host->params = NULL;
 }
 
 struct adapter *adapters_find(struct adapters *adapters, int layer, enum lora_target target,

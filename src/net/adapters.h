@@ -39,6 +39,18 @@ void adapters_destroy(struct adapters *adapters); // NULL-safe
 // seed, layer, target and global expert alone, never on the number of ranks.
 void adapters_init(struct adapters *adapters, uint64_t seed);
 
+struct ops;
+
+// The same with parameters in host memory, for whatever reads or writes them there: a copy, or
+// where the device's memory is the host's those themselves. grads is NULL. Undone by
+// adapters_host_clear, which brings nothing back.
+int adapters_host_copy(const struct adapters *adapters, struct ops *ops, struct adapters *host,
+                       struct fl_error *e);
+// The parameters of such a copy back to the device.
+int adapters_host_return(const struct adapters *host, struct ops *ops, struct adapters *adapters,
+                         struct fl_error *e);
+void adapters_host_clear(struct adapters *host, const struct adapters *adapters);
+
 // The adapter, or NULL when it is not this rank's.
 struct adapter *adapters_find(struct adapters *adapters, int layer, enum lora_target target,
                               int expert);

@@ -63,13 +63,17 @@ struct adamw {
 };
 
 struct ops {
-    const char *name;
+    const char *name; // "cpu", or the GPU's UUID as NVML writes it
     enum numerics numerics;
     const struct model *model;
 
+    bool unified; // device pointers are host memory
+
     void (*destroy)(struct ops *ops);
 
-    // Memory.
+    // Memory. staging: host memory that transfers read and write fastest, for any thread.
+    int (*staging)(struct ops *ops, size_t bytes, void **host, struct fl_error *e);
+    void (*staging_free)(struct ops *ops, void *host);
     size_t (*row_bytes)(const struct ops *ops, enum ops_row kind, int cols);
     int (*upload)(struct ops *ops, void *device, const void *host, size_t bytes,
                   struct fl_error *e);
@@ -192,6 +196,12 @@ struct ops {
 // is pushed (MEMORY_WORKSPACE) and released within each operation.
 int ops_cpu_create(const struct model *model, enum numerics numerics, struct arena *arena,
                    struct ops **out, struct fl_error *e);
+// The GPU backend, NUMERICS_FP8 on the device in use; arena is that device's. In builds without
+// CUDA there are no devices, and the others are -ENOTSUP.
+int ops_cuda_devices(void); // visible ones
+int ops_cuda_use(int device, struct fl_error *e);
+int ops_cuda_create(const struct model *model, struct arena *arena, struct ops **out,
+                    struct fl_error *e);
 void ops_destroy(struct ops *ops); // NULL-safe
 
 #endif

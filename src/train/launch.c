@@ -53,7 +53,8 @@ int launch_read(int argc, char **argv, struct launch *launch, struct fl_error *e
     static const char *const locals[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                          "SLURM_LOCALID", NULL};
     static const char *const caps[] = {LAUNCH_CAP_ENV, NULL};
-    int64_t world = 0, rank = 0, local = 0, cap = 0;
+    static const char *const devices[] = {LAUNCH_DEVICE_ENV, NULL};
+    int64_t world = 0, rank = 0, local = 0, device = -1, cap = 0;
     int rc;
 
     *launch = (struct launch){0};
@@ -69,11 +70,14 @@ int launch_read(int argc, char **argv, struct launch *launch, struct fl_error *e
         rc = number_read(locals, 0, INT_MAX, &local, e);
     if (rc == 0)
         rc = number_read(caps, 0, INT64_MAX, &cap, e);
+    if (rc == 0)
+        rc = number_read(devices, 0, INT_MAX, &device, e);
     if (rc < 0)
         return rc;
     launch->world = world ? (int)world : 1;
     launch->rank = (int)rank;
     launch->local_rank = (int)local;
+    launch->device = (int)(device < 0 ? local : device);
     launch->cap = (uint64_t)cap;
     words_find(argc, argv, launch);
     return 0;

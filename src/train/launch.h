@@ -7,14 +7,16 @@
 
 #include <stdint.h>
 
-#define LAUNCH_ARGV0_ENV "FP8_LORA_ARGV0" // the command word the plugin put the core in place of
-#define LAUNCH_WORLD_ENV "FP8_LORA_WORLD" // ranks of the step
-#define LAUNCH_CAP_ENV   "FP8_LORA_CAP"   // bytes a rank may use
+#define LAUNCH_ARGV0_ENV  "FP8_LORA_ARGV0"  // the command word the plugin put the core in place of
+#define LAUNCH_WORLD_ENV  "FP8_LORA_WORLD"  // ranks of the step
+#define LAUNCH_CAP_ENV    "FP8_LORA_CAP"    // bytes a rank may use
+#define LAUNCH_DEVICE_ENV "FP8_LORA_DEVICE" // which of the visible GPUs is this rank's
 
 struct launch {
     int world;      // FP8_LORA_WORLD, else the tasks of srun or mpirun, else 1
     int rank;       // srun's or mpirun's number, for messages before the ranks know each other
     int local_rank; // on this node
+    int device;     // FP8_LORA_DEVICE, else local_rank
     uint64_t cap;   // bytes, 0: none
     int word_count; // of the job: job.yaml, or flags
     char **words;   // array owned, the words are argv's or the environment's

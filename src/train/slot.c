@@ -92,6 +92,11 @@ void slot_state(struct slot *slot, enum rank_state state, const char *cause)
     mine_write(slot);
 }
 
+void slot_gpu(struct slot *slot, const char *gpu)
+{
+    snprintf(slot->mine.gpu, sizeof slot->mine.gpu, "%s", gpu);
+}
+
 void slot_memory(struct slot *slot, const struct arena *arena)
 {
     struct arena_stats stats;

@@ -18,6 +18,8 @@ void slot_destroy(struct slot *slot); // NULL-safe
 
 // cause: why, when state is RANK_FAILED; else NULL.
 void slot_state(struct slot *slot, enum rank_state state, const char *cause);
+// The GPU's UUID, or "cpu" as before this call.
+void slot_gpu(struct slot *slot, const char *gpu);
 // Peaks of the arena and of the process.
 void slot_memory(struct slot *slot, const struct arena *arena);
 // tokens: of this rank since the start of training; loss: the iteration's.

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "ops/ops.h"
 #include "weights/checkpoint.h"
 #include "weights/piece.h"
 
@@ -22,6 +23,7 @@
 struct loader {
     struct checkpoint *checkpoint;
     const struct model *model;
+    struct ops *ops; // of the device the pieces go to, NULL: they are read in place
     struct piece *pieces;
     size_t count, capacity;
     int quantised;
@@ -207,33 +209,83 @@ static void experts_add(struct loader *l, const struct layer_weights *w, int lay
     }
 }
 
+static size_t element_bytes(const struct piece *p)
+{
+    return p->kind == PIECE_FLOAT ? sizeof(float) : p->kind == PIECE_BF16 ? sizeof(uint16_t) : 1;
+}
+
+// Data and scales of the largest piece.
+static size_t staging_bytes(const struct loader *l)
+{
+    size_t most = 0;
+
+    for (const struct piece *p = l->pieces; p < l->pieces + l->count; p++) {
+        size_t bytes = p->rows * p->cols * element_bytes(p);
+        if (p->scales)
+            bytes += sizeof(float) * (1 + blocks(p->rows) * blocks(p->cols));
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+// Reads a piece and brings it to the device, by way of staging.
+static int piece_load(struct ops *ops, const struct piece *whole, void *staging, uint64_t *bytes,
+                      struct fl_error *e)
+{
+    size_t size = whole->rows * whole->cols * element_bytes(whole);
+    size_t grid = blocks(whole->rows) * blocks(whole->cols);
+    struct piece p = *whole;
+    int rc;
+
+    if (!ops)
+        return piece_read(whole, bytes, e);
+    p.data = staging;
+    if (p.scales) // behind the codes, aligned
+        p.scales =
+            (float *)((char *)staging + (size + sizeof(float) - 1) / sizeof(float) * sizeof(float));
+    rc = piece_read(&p, bytes, e);
+    if (rc == 0)
+        rc = ops->upload(ops, whole->data, p.data, size, e);
+    if (rc == 0 && p.scales)
+        rc = ops->upload(ops, whole->scales, p.scales, grid * sizeof(float), e);
+    return rc;
+}
+
 // Pieces before the first failing one are always read, so that the same error comes out whatever
 // the threads do.
 static int pieces_read(struct loader *l, int threads, uint64_t *bytes)
 {
-    size_t failed = SIZE_MAX;
+    size_t failed = SIZE_MAX, staging_size = l->ops ? staging_bytes(l) : 0;
     uint64_t total = 0;
 
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads > 0 ? threads : 1)               \
-    reduction(+ : total)
-    for (size_t i = 0; i < l->count; i++) {
-        struct fl_error e;
-        size_t first;
-        int rc;
+    threads = threads > 0 ? threads : 1;
+#pragma omp parallel num_threads(threads) reduction(+ : total)
+    {
+        void *staging = NULL;
+        struct fl_error no_staging = {0};
+        int ready = l->ops ? l->ops->staging(l->ops, staging_size, &staging, &no_staging) : 0;
+#pragma omp for schedule(dynamic, 1)
+        for (size_t i = 0; i < l->count; i++) {
+            struct fl_error e = no_staging;
+            size_t first;
+            int rc;
 
 #pragma omp atomic read
-        first = failed;
-        if (i > first)
-            continue;
-        rc = piece_read(&l->pieces[i], &total, &e);
-        if (rc == 0)
-            continue;
+            first = failed;
+            if (i > first)
+                continue;
+            rc = ready < 0 ? ready : piece_load(l->ops, &l->pieces[i], staging, &total, &e);
+            if (rc == 0)
+                continue;
 #pragma omp critical
-        if (i < failed) {
+            if (i < failed) {
 #pragma omp atomic write
-            failed = i;
-            l->rc = error_set(l->e, rc, "%s", e.text);
+                failed = i;
+                l->rc = error_set(l->e, rc, "%s", e.text);
+            }
         }
+        if (staging)
+            l->ops->staging_free(l->ops, staging);
     }
     *bytes = total;
     return l->rc;
@@ -248,10 +300,10 @@ static double seconds_now(void)
 }
 
 int model_weights_load(struct model_weights *weights, const char *folder, const struct model *model,
-                       const struct layout *layout, int threads, struct load_stats *stats,
-                       struct fl_error *e)
+                       const struct layout *layout, int threads, struct ops *ops,
+                       struct load_stats *stats, struct fl_error *e)
 {
-    struct loader l = {.model = model, .e = e};
+    struct loader l = {.model = model, .ops = ops && !ops->unified ? ops : NULL, .e = e};
     struct load_stats s = {0};
     double start = seconds_now();
 

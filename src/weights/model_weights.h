@@ -10,6 +10,8 @@
 
 #include <stdint.h>
 
+struct ops;
+
 #define MATRIX_PARTS 3
 
 // count matrices [rows, cols] of e4m3, W = data * scale, row-major, one after another. Rows are
@@ -59,9 +61,9 @@ struct load_stats {
 // Errors name shard, tensor and remedy: missing shard or tensor, truncation, wrong shape or dtype,
 // a weight that is not finite, a scale not finite or not positive. A zero scale is taken when all
 // of its block is zero. The first failing tensor is reported, whatever the number of threads. stats
-// may be NULL.
+// may be NULL. ops: of the device that holds weights; NULL: the host does.
 int model_weights_load(struct model_weights *weights, const char *folder, const struct model *model,
-                       const struct layout *layout, int threads, struct load_stats *stats,
-                       struct fl_error *e);
+                       const struct layout *layout, int threads, struct ops *ops,
+                       struct load_stats *stats, struct fl_error *e);
 
 #endif

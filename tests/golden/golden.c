@@ -99,7 +99,7 @@ void golden_open(struct golden *g, enum numerics numerics)
     check_ok(ops_cpu_create(&g->model, numerics, g->arena, &g->ops, e), e);
     check_ok(comm_self_create(&g->comm, e), e);
     check_ok(model_weights_create(&g->model, &g->layout, g->arena, &g->weights, e), e);
-    check_ok(model_weights_load(g->weights, CHECKPOINT, &g->model, &g->layout, 1, NULL, e), e);
+    check_ok(model_weights_load(g->weights, CHECKPOINT, &g->model, &g->layout, 1, NULL, NULL, e), e);
     check_ok(adapters_create(&g->spec, &g->model, &g->layout, g->arena, &g->adapters, e), e);
     check_ok(net_create(&(struct net_config){.spec = &g->spec,
                                              .model = &g->model,

@@ -73,7 +73,7 @@ static int run_open(struct run *r, const struct model *model, int world, int ran
         (rc = arena_create_host(0, &r->arena, &error)) < 0 ||
         (rc = ops_cpu_create(model, NUMERICS_EXACT, r->arena, &r->ops, &error)) < 0 ||
         (rc = model_weights_create(model, &r->layout, r->arena, &r->weights, &error)) < 0 ||
-        (rc = model_weights_load(r->weights, CHECKPOINT, model, &r->layout, 1, NULL, &error)) < 0 ||
+        (rc = model_weights_load(r->weights, CHECKPOINT, model, &r->layout, 1, NULL, NULL, &error)) < 0 ||
         (rc = adapters_create(&r->spec, model, &r->layout, r->arena, &r->adapters, &error)) < 0)
         return rc;
     params_fill(r->adapters);

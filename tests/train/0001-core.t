@@ -175,7 +175,8 @@ job under output_dir train.jsonl/under
 refused under "train.jsonl/under: cannot create the folder: Not a directory; choose another output_dir" \
     "an output folder that cannot be made"
 job cuda backend cuda numerics fp8
-refused cuda "backend cuda: this build trains on the CPU" "a backend that is not there"
+refused cuda "backend cuda: no GPU is visible to this build" "a backend that is not there" \
+    env CUDA_VISIBLE_DEVICES= "$core" cuda.yaml
 job cap
 refused cap "cap" "a plan above the cap" env FP8_LORA_CAP=10000000 "$core" cap.yaml
 refused word "usage: fp8-lora-core job.yaml" "no word at all" "$core"

@@ -45,7 +45,7 @@ static int setup(void **state)
     check_ok(arena_create_host(0, &s->arena, &s->e), &s->e);
     check_ok(ops_cpu_create(&s->model, NUMERICS_EXACT, s->arena, &s->ops, &s->e), &s->e);
     check_ok(model_weights_create(&s->model, &s->layout, s->arena, &s->weights, &s->e), &s->e);
-    check_ok(model_weights_load(s->weights, TINY, &s->model, &s->layout, 1, NULL, &s->e), &s->e);
+    check_ok(model_weights_load(s->weights, TINY, &s->model, &s->layout, 1, NULL, NULL, &s->e), &s->e);
     check_ok(adapters_create(s->spec, &s->model, &s->layout, s->arena, &s->adapters, &s->e), &s->e);
     adapters_init(s->adapters, 1);
     const struct net_config config = {.spec = s->spec,

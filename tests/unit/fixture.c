@@ -318,7 +318,7 @@ int fixture_load(struct loaded *l, const char *folder, const struct model *model
     *l = (struct loaded){.model = *model, .layout = fixture_layout(model, ep, rank)};
     check_ok(arena_create_host(0, &l->arena, e), e);
     check_ok(model_weights_create(model, &l->layout, l->arena, &l->weights, e), e);
-    return model_weights_load(l->weights, folder, model, &l->layout, threads, &l->stats, e);
+    return model_weights_load(l->weights, folder, model, &l->layout, threads, NULL, &l->stats, e);
 }
 
 void fixture_unload(struct loaded *l)

@@ -57,6 +57,20 @@ static int cpu_stream_read(struct ops *ops, real *host, const void *x, int rows,
     return cpu_copy(ops, host, x, (size_t)rows * (size_t)cols * sizeof(real), e);
 }
 
+static int cpu_staging(struct ops *ops, size_t bytes, void **host, struct fl_error *e)
+{
+    (void)ops;
+    (void)e;
+    *host = memory_zeroed(bytes, 1);
+    return 0;
+}
+
+static void cpu_staging_free(struct ops *ops, void *host)
+{
+    (void)ops;
+    free(host);
+}
+
 static void cpu_destroy(struct ops *ops)
 {
     free(ops);
@@ -64,7 +78,10 @@ static void cpu_destroy(struct ops *ops)
 
 static const struct ops cpu_table = {
     .name = "cpu",
+    .unified = true,
     .destroy = cpu_destroy,
+    .staging = cpu_staging,
+    .staging_free = cpu_staging_free,
     .row_bytes = cpu_row_bytes,
     .upload = cpu_copy,
     .download = cpu_copy,

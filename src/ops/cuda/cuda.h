@@ -2,26 +2,24 @@
 // Inside the CUDA backend: its state, its rows, and the functions the operations are made of.
 //
 // Every operation queues its kernels on one stream and returns; only what is marked "host" in ops.h
-// is waited for. On the device
-//   a stream row     is cols bf16 values, padded to 16 bytes;
-//   a quantised row  is cols e4m3 codes padded to 16 bytes, then ceil(cols / 128) fp32 scales padded to
-//                    16 bytes: one piece, so that it crosses the network and is gathered whole;
-//   a real           is fp32.
+// is waited for. A real is fp32; kernels/rows.h tells how stream and quantised rows lie.
 #ifndef FL_OPS_CUDA_CUDA_H
 #define FL_OPS_CUDA_CUDA_H
 
 #include "ops/ops.h"
+#include "rows.h"
 
 #include <cuda_runtime_api.h>
 
 struct cublasLtContext;
 
 struct cuda {
-    struct ops table; // first: a struct ops * is a struct cuda *
+    struct ops table;    // first: a struct ops * is a struct cuda *
     struct arena *arena; // device memory
     cudaStream_t stream;
     struct cublasLtContext *blas;
     int processors; // multiprocessors
+    char uuid[48];
 };
 
 static inline struct cuda *cuda_of(struct ops *ops)
@@ -29,32 +27,11 @@ static inline struct cuda *cuda_of(struct ops *ops)
     return (struct cuda *)ops;
 }
 
-static inline size_t round_up_16(size_t bytes)
-{
-    return (bytes + 15) / 16 * 16;
-}
-
-static inline size_t stream_row_bytes(int cols)
-{
-    return round_up_16((size_t)cols * 2);
-}
-
-// Where the scales of a quantised row begin.
-static inline size_t quantised_scale_offset(int cols)
-{
-    return round_up_16((size_t)cols);
-}
-
-static inline size_t quantised_row_bytes(int cols)
-{
-    return round_up_16((size_t)cols) + round_up_16(((size_t)cols + 127) / 128 * 4);
-}
-
 // bytes of scratch on the device; freed by arena_release.
 int cuda_push(struct cuda *cuda, size_t bytes, void **out, struct fl_error *e);
 
-// 0, or -EIO with e naming the call, file and line. Launch errors included: kernels' launchers return
-// cudaGetLastError().
+// 0, or -EIO with e naming the call, file and line. Launch errors included: kernels' launchers
+// return cudaGetLastError().
 int cuda_check(int cuda_error, const char *call, const char *file, int line, struct fl_error *e);
 #define CUDA_CHECK(call, e) cuda_check((int)(call), #call, __FILE__, __LINE__, e)
 
