@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define SCRATCH_BYTES (256u << 20)
 #define BUFFERS_MOST  256
 
 static int passed, failed;
@@ -24,14 +23,13 @@ static int passed, failed;
 struct gpu {
     struct model model;
     struct arena *cpu_arena;
+    struct arena *arena;
     struct ops *cpu, *ops;
-    struct cuda cuda;
+    struct cuda *cuda; // of ops
     void *buffers[BUFFERS_MOST];
     int count;
     struct fl_error e;
 };
-
-static char *scratch; // the device's
 
 __attribute__((format(printf, 2, 3))) static inline void report(bool ok, const char *format, ...)
 {
@@ -58,43 +56,14 @@ static inline void must(int rc, const char *what, const char *text)
 #define OK(gpu, call)   must((call), #call, (gpu)->e.text)
 #define ALLOC(count, p) ((p) = memory_zeroed((count) > 0 ? (count) : 1, sizeof *(p)))
 
-int cuda_check(int cuda_error, const char *call, const char *file, int line, struct fl_error *e)
-{
-    if (cuda_error == 0)
-        return 0;
-    return error_set(e, -EIO, "%s:%d: %s: %s", file, line, call,
-                     cudaGetErrorString((cudaError_t)cuda_error));
-}
-
-// The arena keeps the books; its offsets are those of the device's scratch.
-int cuda_push(struct cuda *cuda, size_t bytes, void **out, struct fl_error *e)
-{
-    struct arena_stats before;
-    void *host;
-    int rc;
-
-    arena_stats_get(cuda->arena, &before);
-    if (before.used_total + bytes > SCRATCH_BYTES)
-        return error_set(e, -ENOMEM, "test scratch: %zu bytes more than there are", bytes);
-    rc = arena_push(cuda->arena, MEMORY_WORKSPACE, bytes, &host, e);
-    *out = scratch + before.used_total;
-    return rc;
-}
-
 static inline void gpu_open(struct gpu *g, const struct model *model)
 {
     *g = (struct gpu){.model = *model};
-    if (!scratch)
-        RUNTIME(cudaMalloc((void **)&scratch, SCRATCH_BYTES));
-    RUNTIME(cudaMemset(scratch, 0xff, SCRATCH_BYTES));
     OK(g, arena_create_host(0, &g->cpu_arena, &g->e));
     OK(g, ops_cpu_create(&g->model, NUMERICS_FP8, g->cpu_arena, &g->cpu, &g->e));
-    OK(g, arena_create_host(0, &g->cuda.arena, &g->e));
-    RUNTIME(cudaStreamCreateWithFlags(&g->cuda.stream, cudaStreamNonBlocking));
-    RUNTIME(cudaDeviceSynchronize());
-    g->cuda.table.model = &g->model;
-    g->cuda.table.numerics = NUMERICS_FP8;
-    g->ops = &g->cuda.table;
+    OK(g, arena_create_device(0, &g->arena, &g->e));
+    OK(g, ops_cuda_create(&g->model, g->arena, &g->ops, &g->e));
+    g->cuda = cuda_of(g->ops);
 }
 
 // Every operation has released its scratch.
@@ -103,13 +72,13 @@ static inline void gpu_close(struct gpu *g)
     struct arena_stats stats;
 
     RUNTIME(cudaDeviceSynchronize());
-    arena_stats_get(g->cuda.arena, &stats);
+    arena_stats_get(g->arena, &stats);
     if (stats.used_total)
         report(false, "scratch is released");
     while (g->count)
         RUNTIME(cudaFree(g->buffers[--g->count]));
-    RUNTIME(cudaStreamDestroy(g->cuda.stream));
-    arena_destroy(g->cuda.arena);
+    ops_destroy(g->ops);
+    arena_destroy(g->arena);
     ops_destroy(g->cpu);
     arena_destroy(g->cpu_arena);
 }
@@ -137,7 +106,7 @@ static inline void *gpu_copy(struct gpu *g, const void *host, size_t bytes)
 
 static inline void gpu_read(struct gpu *g, void *host, const void *device, size_t bytes)
 {
-    RUNTIME(cudaStreamSynchronize(g->cuda.stream));
+    RUNTIME(cudaStreamSynchronize(g->cuda->stream));
     RUNTIME(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost));
 }
 
@@ -235,10 +204,10 @@ static inline double gpu_time(struct gpu *g, int sets,
     RUNTIME(cudaEventCreate(&stop));
     for (int i = 0; i < sets; i++)
         call(g, context, i);
-    RUNTIME(cudaEventRecord(start, g->cuda.stream));
+    RUNTIME(cudaEventRecord(start, g->cuda->stream));
     for (int i = 0; i < runs; i++)
         call(g, context, i % sets);
-    RUNTIME(cudaEventRecord(stop, g->cuda.stream));
+    RUNTIME(cudaEventRecord(stop, g->cuda->stream));
     RUNTIME(cudaEventSynchronize(stop));
     RUNTIME(cudaEventElapsedTime(&ms, start, stop));
     RUNTIME(cudaEventDestroy(start));
