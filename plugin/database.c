@@ -79,10 +79,8 @@ out:
 
 int database_store(uint32_t job, char *text, struct fl_error *e)
 {
-    slurmdb_job_rec_t change = {.admin_comment = text,
-                                .array_task_id = NO_VAL,
-                                .derived_ec = NO_VAL,
-                                .lft = NO_VAL};
+    slurmdb_job_rec_t change = {
+        .admin_comment = text, .array_task_id = NO_VAL, .derived_ec = NO_VAL, .lft = NO_VAL};
     struct question question;
     list_handle changed = NULL;
     int code = question_begin(&question, job, e);
