@@ -125,8 +125,10 @@ int controller_merge(const struct comment_key *key, const json_t *entry, int dea
         most = most * 2 < PAUSE_LAST_MS ? most * 2 : PAUSE_LAST_MS;
     } while (now_ms() < end);
     return code ? code
-                : error_set(e, -ETIMEDOUT, "job %u: others kept overwriting its admin_comment",
-                            key->job);
+                : error_set(e, -ETIMEDOUT,
+                            "job %u: its admin_comment was written, and not seen to stay within "
+                            "%d s: slurmctld is slow, or others overwrite it",
+                            key->job, deadline_ms / 1000);
 }
 
 int controller_end_step(uint32_t job, uint32_t step, struct fl_error *e)
