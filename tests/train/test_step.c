@@ -97,7 +97,7 @@ static size_t params_count(const struct stage *s)
 // A first step up to its gradients.
 static struct gate *first_step(struct stage *s)
 {
-    struct gate *gate = gate_create(s->spec, &s->model, s->adapters);
+    struct gate *gate = gate_create(&s->model, s->adapters);
     struct net_loss loss;
 
     memset(s->adapters->grads, 0, params_count(s) * sizeof(real));
@@ -184,6 +184,26 @@ static void gate_knows_idle_experts(void **state)
     s->batch->target_count = TOKENS;
 }
 
+// With a capacity limit, experts that kept tokens are held to it too, and only those.
+static void gate_knows_dropped_tokens(void **state)
+{
+    struct stage *s = *state;
+    struct gate *gate;
+    int expert = 0;
+
+    s->spec->capacity_factor = 0.25;
+    gate = first_step(s);
+    check_ok(check(s, gate, 8.0, 1.0), &s->e);
+    gate = first_step(s);
+    while (squares(s, adapters_find(s->adapters, 1, LORA_FC1, expert)) == 0)
+        expert++;
+    clear(s, adapters_find(s->adapters, 1, LORA_FC1, expert));
+    char words[96];
+    snprintf(words, sizeof words, "model.layers.1.mlp.experts.%d.linear_fc1 received", expert);
+    check_error(check(s, gate, 8.0, 1.0), &s->e, words);
+    s->spec->capacity_factor = 0;
+}
+
 // Plain AdamW in double beside it, with gradients that are clipped in some steps.
 static void optimizer_is_adamw(void **state)
 {
@@ -236,9 +256,9 @@ static void optimizer_is_adamw(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gate_passes_training),  cmocka_unit_test(gate_stops_bad_numbers),
-        cmocka_unit_test(gate_names_the_module), cmocka_unit_test(gate_knows_idle_experts),
-        cmocka_unit_test(optimizer_is_adamw),
+        cmocka_unit_test(gate_passes_training),      cmocka_unit_test(gate_stops_bad_numbers),
+        cmocka_unit_test(gate_names_the_module),     cmocka_unit_test(gate_knows_idle_experts),
+        cmocka_unit_test(gate_knows_dropped_tokens), cmocka_unit_test(optimizer_is_adamw),
     };
     return cmocka_run_group_tests_name("step", tests, setup, teardown);
 }
