@@ -22,6 +22,7 @@
 
 struct core {
     struct launch launch;
+    int threads; // of this rank
     struct comm *world, *ep, *replicas;
     struct spec *spec;
     struct model model;
@@ -54,8 +55,10 @@ static int ranks_meet(struct core *core, struct fl_error *e)
 // What is asked for, and whether it fits: nothing is read but the job and config.json.
 static int job_read(struct core *core, struct fl_error *e)
 {
-    int rc;
+    int rc = cores_threads(core->world, &core->threads, e);
 
+    if (rc < 0)
+        return rc;
     if (core->launch.word_count == 0)
         return error_set(e, -EINVAL, "usage: fp8-lora-core job.yaml, or -- and flags");
     rc = spec_load(core->launch.word_count, core->launch.words, &core->spec, e);
@@ -68,8 +71,8 @@ static int job_read(struct core *core, struct fl_error *e)
     core->spec->backend = BACKEND_CPU;
     rc = model_load(core->spec->model, &core->model, e);
     if (rc == 0)
-        rc = plan_make(core->spec, &core->model, core->launch.world, core->launch.cap, &core->plan,
-                       e);
+        rc = plan_make_threads(core->spec, &core->model, core->launch.world, core->threads,
+                               core->launch.cap, &core->plan, e);
     if (rc == 0)
         rc = layout_make(core->spec, &core->model, core->launch.world, comm_rank(core->world),
                          &core->plan.layout, e);
@@ -147,11 +150,9 @@ static int data_read(struct core *core, struct fl_error *e)
 
 static int backend_start(struct core *core, struct fl_error *e)
 {
-    int threads, rc = cores_threads(core->world, &threads, e);
+    int rc;
 
-    if (rc < 0)
-        return rc;
-    cores_use(threads);
+    cores_use(core->threads);
     rc = arena_create_host(core->launch.cap, &core->arena, e);
     if (rc == 0)
         rc = ops_cpu_create(&core->model, core->spec->numerics, core->arena, &core->ops, e);
