@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "comm/comm.h"
 #include "job/plan.h"
-#include "net/net.h"
+#include "net/pass.h"
 #include "train/gate.h"
 #include "train/optimizer.h"
 
@@ -204,6 +204,35 @@ static void gate_knows_dropped_tokens(void **state)
     s->spec->capacity_factor = 0;
 }
 
+// The mask of a module is its own in every step and layer, and there is none outside training.
+static void dropout_keys_differ(void **state)
+{
+    struct stage *s = *state;
+    struct pass pass = {.net = s->net, .model = &s->model, .training = true};
+    static const uint64_t steps[] = {0, 1, 1ull << 32};
+    static const enum lora_target targets[] = {LORA_QKV, LORA_PROJ, LORA_FC1, LORA_FC2};
+    uint32_t keys[64][2];
+    struct lora lora;
+    int count = 0;
+
+    s->adapters->dropout = 0.5;
+    for (int step = 0; step < 3; step++)
+        for (int layer = 0; layer < s->model.layers; layer++)
+            for (int t = 0; t < 4; t++, count++) {
+                pass.step = steps[step];
+                pass_lora(&pass, layer, targets[t], &lora);
+                assert_int_equal(lora.count, 1);
+                assert_true(lora.dropout == 0.5);
+                memcpy(keys[count], lora.part[0].key, sizeof keys[count]);
+                for (int i = 0; i < count; i++)
+                    assert_memory_not_equal(keys[i], keys[count], sizeof keys[count]);
+            }
+    pass.training = false;
+    pass_lora(&pass, 0, LORA_QKV, &lora);
+    assert_true(lora.dropout == 0);
+    s->adapters->dropout = 0;
+}
+
 // Plain AdamW in double beside it, with gradients that are clipped in some steps.
 static void optimizer_is_adamw(void **state)
 {
@@ -258,7 +287,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gate_passes_training),      cmocka_unit_test(gate_stops_bad_numbers),
         cmocka_unit_test(gate_names_the_module),     cmocka_unit_test(gate_knows_idle_experts),
-        cmocka_unit_test(gate_knows_dropped_tokens), cmocka_unit_test(optimizer_is_adamw),
+        cmocka_unit_test(gate_knows_dropped_tokens), cmocka_unit_test(dropout_keys_differ),
+        cmocka_unit_test(optimizer_is_adamw),
     };
     return cmocka_run_group_tests_name("step", tests, setup, teardown);
 }
