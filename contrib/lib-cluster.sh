@@ -116,7 +116,8 @@ start_mariadbd() {
     local data=$dir/mysql/data log=$dir/log/mariadbd.log
     if [ ! -e "$data/complete" ]; then
         rm -rf "$data"
-        timeout 60 mariadb-install-db --no-defaults --user=root --datadir="$data" --skip-test-db \
+        # --force: a machine that cannot look up its own name will do.
+        timeout 60 mariadb-install-db --no-defaults --user=root --datadir="$data" --skip-test-db --force \
             --auth-root-authentication-method=socket </dev/null >"$log" 2>&1 9>&- ||
             die "mariadb-install-db failed: see $log"
         : >"$data/complete"

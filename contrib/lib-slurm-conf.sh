@@ -26,11 +26,14 @@ choose_ports() {
 
 # Where --plugin finds a file: a build folder keeps fp8_lora.so in .libs, an install anywhere below.
 plugin_file() {
-    local found
+    local found others
     found=$(find -L "$plugin" -name "$1" -type f ! -path '*/src/*' 2>/dev/null | sort | head -n 1)
     [ -n "$found" ] || die "$plugin: no $1 below: build it first (make), or name another --plugin"
     as_job_user "$user" / test -r "$found" ||
         die "$found: $user cannot read it: use a folder open to everyone, such as make install DESTDIR=$dir/install"
+    others=$(others_folder "$found")
+    [ -z "$others" ] ||
+        die "$found: others than root can change $others, so slurmd does not run it: use make install DESTDIR=$dir/install"
     say "$found"
 }
 

@@ -83,9 +83,23 @@ as_job_user() {
         setpriv --reuid="$user" --regid="$(id -g "$user")" --init-groups -- "$@"
 }
 
+# others_folder PATH: the first folder above PATH, or PATH, that others than root can change.
+others_folder() {
+    local path=$1
+    while :; do
+        if [ -n "$(find -L "$path" -maxdepth 0 '(' ! -uid 0 -o -perm /022 ! -perm -1000 ')' 2>/dev/null)" ]; then
+            say "$path"
+            return
+        fi
+        [ "$path" != / ] || return 0
+        path=$(dirname "$path")
+    done
+}
+
 # folder_claim DIR MARK USER: makes DIR, or takes one that an earlier run has marked; USER must be able to reach it.
 # Root writes there, so nobody else may own it, and a symbolic link is no folder.
 folder_claim() {
+    local others
     if [ -e "$1" ] || [ -L "$1" ]; then
         if [ -L "$1" ] || ! [ -d "$1" ] || ! [ -O "$1" ]; then
             die "$1: not a folder of root's: choose another"
@@ -94,6 +108,9 @@ folder_claim() {
         fi
     fi
     mkdir -p "$1" 2>/dev/null || die "$1: cannot be made: choose another"
+    others=$(others_folder "$(dirname "$1")")
+    [ -z "$others" ] ||
+        die "$1: others than root can change $others, so slurmd runs nothing from there: choose another, such as one below /var/lib"
     chmod 755 "$1"
     : >"$1/$2"
     as_job_user "$3" / test -x "$1" ||

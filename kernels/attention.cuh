@@ -194,6 +194,7 @@ static __device__ __forceinline__ void tile_load(uint32_t to, const CUtensorMap 
 // The warp has read what the barrier guards.
 static __device__ __forceinline__ void warp_release(uint32_t empty)
 {
+    __syncwarp();
     if (threadIdx.x % 32 == 0)
         mbarrier_arrive(empty);
 }
@@ -227,6 +228,19 @@ static __device__ __forceinline__ void warp_store(const float (&d)[D / 2], float
             if (row < rows)
                 *(uint4 *)(to + row * pitch + c * 64 + lane % 8 * 8) = values;
         }
+}
+
+// Turns of the two math warpgroups at queueing products, so that one's other work falls into the
+// other's products: each waits for its own barrier and then opens the other's. The second opens the
+// first turn, the first waits for the one left over in the end.
+static __device__ __forceinline__ void turn_wait(int math)
+{
+    asm volatile("bar.sync %0, 256;" ::"r"(1 + math) : "memory");
+}
+
+static __device__ __forceinline__ void turn_pass(int math)
+{
+    asm volatile("bar.arrive %0, 256;" ::"r"(2 - math) : "memory");
 }
 
 // A stage of a ring and the parity of its barriers' phase.

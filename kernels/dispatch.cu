@@ -139,7 +139,9 @@ extern "C" int dispatch_regroup(const struct dispatch_segment *segments, int cou
 }
 
 // Rows of units of type Unit. Gather: row i comes from index[i] / divide; else it goes to index[i].
-// Long rows: a warp copies one, four units a lane under way.
+// Long rows: a warp copies one, AHEAD units a lane under way: 2048 codes and their scales at once.
+#define AHEAD 5
+
 template <typename Unit, bool Gather>
 __global__ static void __launch_bounds__(THREADS)
     long_rows_kernel(const Unit *from, const int32_t *index, int divide, int rows, int units,
@@ -153,14 +155,14 @@ __global__ static void __launch_bounds__(THREADS)
     bool copied = !Gather || other >= 0;
     from += (size_t)(Gather ? max(other, 0) / divide : row) * units;
     to += (size_t)(Gather ? row : other) * units;
-    for (int base = lane; base < units; base += 128) {
-        Unit values[4] = {};
+    for (int base = lane; base < units; base += 32 * AHEAD) {
+        Unit values[AHEAD] = {};
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < AHEAD; i++)
             if (copied && base + 32 * i < units)
                 values[i] = from[base + 32 * i];
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < AHEAD; i++)
             if (base + 32 * i < units)
                 to[base + 32 * i] = values[i];
     }
@@ -235,13 +237,14 @@ extern "C" int dispatch_scatter(const void *from, const int32_t *index, int rows
 #define COMBINE_AHEAD 8 // rows of a token under way at once
 
 // A thread has eight columns of a token.
-__global__ static void __launch_bounds__(THREADS)
+__global__ static void __launch_bounds__(THREADS, 4)
     combine_kernel(const uint16_t *rows, const int32_t *position, const float *weights,
                    const uint16_t *residual, int tokens, int top_k, int pitch, uint16_t *out)
 {
     size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x;
     int units = pitch / 8, token = (int)(i / units);
     size_t column = i % units * 8, at = (size_t)token * pitch + column;
+    size_t slot = (size_t)token * top_k;
     float sum[8] = {};
     uint4 packed = {};
     __nv_bfloat162 *pairs = (__nv_bfloat162 *)&packed;
@@ -257,28 +260,26 @@ __global__ static void __launch_bounds__(THREADS)
     }
     for (int first = 0; first < top_k; first += COMBINE_AHEAD) {
         uint4 values[COMBINE_AHEAD];
-        float weight[COMBINE_AHEAD];
-        bool present[COMBINE_AHEAD];
+        uint32_t present = 0;
 #pragma unroll
         for (int k = 0; k < COMBINE_AHEAD; k++) {
-            size_t slot = (size_t)token * top_k + first + k;
-            int row = first + k < top_k ? position[slot] : -1;
-            present[k] = row >= 0;
-            if (present[k]) {
+            int row = first + k < top_k ? position[slot + first + k] : -1;
+            if (row >= 0) {
                 values[k] = __ldcs((const uint4 *)(rows + (size_t)row * pitch + column));
-                weight[k] = weights ? weights[slot] : 1;
+                present |= 1u << k;
             }
         }
 #pragma unroll
         for (int k = 0; k < COMBINE_AHEAD; k++) {
             const __nv_bfloat162 *from = (const __nv_bfloat162 *)&values[k];
-            if (!present[k])
+            if (!(present & 1u << k))
                 continue;
+            float weight = weights ? weights[slot + first + k] : 1;
 #pragma unroll
             for (int p = 0; p < 4; p++) {
-                sum[2 * p] = __fadd_rn(sum[2 * p], __fmul_rn(weight[k], __low2float(from[p])));
+                sum[2 * p] = __fadd_rn(sum[2 * p], __fmul_rn(weight, __low2float(from[p])));
                 sum[2 * p + 1] =
-                    __fadd_rn(sum[2 * p + 1], __fmul_rn(weight[k], __high2float(from[p])));
+                    __fadd_rn(sum[2 * p + 1], __fmul_rn(weight, __high2float(from[p])));
             }
         }
     }

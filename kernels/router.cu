@@ -232,12 +232,14 @@ __global__ static void __launch_bounds__(LOGIT_THREADS)
 }
 
 #define TILE          128 // tokens, and columns of dh
-#define TILE_K        64  // experts
+#define TILE_K        32  // experts
+#define STAGES        3
 #define TILE_THREADS  256
 #define D_STRIDE      (TILE_K + 8) // elements: no bank conflicts
 #define W_STRIDE      (TILE + 4)
 #define D_BYTES       (TILE * D_STRIDE * 2)
-#define PRODUCT_BYTES (2 * D_BYTES + TILE_K * W_STRIDE * 4)
+#define STAGE_BYTES   (2 * D_BYTES + TILE_K * W_STRIDE * 4)
+#define PRODUCT_BYTES (STAGES * STAGE_BYTES)
 
 static_assert(TILE * W_STRIDE * 4 <= PRODUCT_BYTES, "the result lies over the operands");
 
@@ -326,17 +328,26 @@ __global__ static void __launch_bounds__(TILE_THREADS, 2)
 {
     extern __shared__ __align__(16) char shared[];
     int column = blockIdx.x * TILE, token = blockIdx.y * TILE;
+    int count = (g.experts + TILE_K - 1) / TILE_K;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float sum[TILE / 16][2][4] = {}, *result = (float *)shared;
 
-    for (int expert = 0; expert < g.experts; expert += TILE_K) {
-        operands_load(g, token, column, expert, shared);
+    for (int i = 0; i < STAGES - 1; i++) {
+        if (i < count)
+            operands_load(g, token, column, i * TILE_K, shared + i * STAGE_BYTES);
         copy_commit();
-        copy_wait<0>();
-        __syncthreads();
-        operands_multiply(shared, sum);
-        __syncthreads();
     }
+    for (int i = 0; i < count; i++) {
+        int next = i + STAGES - 1;
+        copy_wait<STAGES - 2>();
+        __syncthreads();
+        if (next < count)
+            operands_load(g, token, column, next * TILE_K, shared + next % STAGES * STAGE_BYTES);
+        copy_commit();
+        operands_multiply(shared + i % STAGES * STAGE_BYTES, sum);
+    }
+    copy_wait<0>();
+    __syncthreads();
 #pragma unroll
     for (int m = 0; m < TILE / 16; m++)
 #pragma unroll

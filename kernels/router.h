@@ -20,8 +20,8 @@ extern "C" {
 #define ROUTER_GRADIENT_COLUMNS(experts) (((experts) + 63) / 64 * 64)
 
 // Sums of 32 tokens that the load balancing loss is made of, and the number of such sums: the
-// blocks come in clusters of four.
-#define ROUTER_PARTS(tokens) (((tokens) + 127) / 128 * 4)
+// blocks come in pairs.
+#define ROUTER_PARTS(tokens) (((tokens) + 63) / 64 * 2)
 
 struct router {
     const uint16_t *h;     // [T, H] bf16, rows h_pitch elements apart, 16-byte aligned

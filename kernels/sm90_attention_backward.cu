@@ -92,7 +92,7 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_dq_kernel(
     __syncthreads();
 
     if (warp < 4) {
-        registers_give<32>();
+        registers_give<24>();
         if (warp == 0 && elect_one()) {
             ring r = {0, 1};
             for (int round = 0; query_work_find(a, round, w); round++) {
@@ -123,6 +123,8 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_dq_kernel(
         uint32_t q_operand = operand<ATTENTION_TILE>(q + math * 64 * 128);
         uint32_t dout_operand = operand<ATTENTION_TILE>(dout + math * 64 * 128);
         ring r = {0, 0};
+        if (math == 1)
+            turn_pass(math);
         for (int round = 0; query_work_find(a, round, w); round++) {
             float s[64], dp[64], dq[D / 2];
             uint32_t ds[ATTENTION_TILE / 16][4];
@@ -135,6 +137,7 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_dq_kernel(
             for (int row = w.tile.row; row >= w.tile.first; row -= ATTENTION_TILE) {
                 uint32_t k_operand = operand<ATTENTION_TILE>(k + r.stage * tile_bytes);
                 mbarrier_wait(k_full + r.stage * 8, r.phase);
+                turn_wait(math);
                 product_columns<D, ATTENTION_TILE>(s, q_operand, k_operand);
                 wgmma_wait<1>();
                 if (row != w.tile.row)
@@ -142,6 +145,7 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_dq_kernel(
                 mbarrier_wait(v_full + r.stage * 8, r.phase);
                 product_columns<D, ATTENTION_TILE>(
                     dp, dout_operand, operand<ATTENTION_TILE>(v + r.stage * tile_bytes));
+                turn_pass(math);
                 wgmma_wait<1>();
                 if (row == w.tile.row) {
 #pragma unroll
@@ -169,6 +173,8 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_dq_kernel(
             warp_store<D>(dq, scale, scale, staging, dqkv + (size_t)token * wide + w.head * D, wide,
                           w.tile.end - token);
         }
+        if (math == 0)
+            turn_wait(math);
     }
 }
 
@@ -283,15 +289,16 @@ __global__ __cluster_dims__(2) __launch_bounds__(THREADS, 1) void sm90_attention
     __syncthreads();
 
     if (warp < 4) {
-        registers_give<32>();
+        registers_give<24>();
         if (warp == 0 && elect_one()) {
             ring r = {0, 1};
             mbarrier_arrive_expect(kv_full, 2 * sizeof(bf16_tile<ATTENTION_TILE, D>));
             tile_load<ATTENTION_TILE, D>(k, &map_qk, (a.heads + kv) * D, t.row, kv_full);
             tile_load<ATTENTION_TILE, D>(v, &map_qkv, (a.heads + a.kv_heads + kv) * D, t.row,
                                          kv_full);
+            int head = kv * group + begin / tiles, tile = begin % tiles;
             for (int pair = begin; pair < end; pair++) {
-                int head = kv * group + pair / tiles, from = pair % tiles * KEY_QUERIES;
+                int from = tile * KEY_QUERIES;
                 uint32_t bar = full + r.stage * 8;
                 mbarrier_wait(empty + r.stage * 8, r.phase);
                 mbarrier_arrive_expect(bar, 2 * tile_bytes + stat_bytes);
@@ -302,6 +309,10 @@ __global__ __cluster_dims__(2) __launch_bounds__(THREADS, 1) void sm90_attention
                 bulk_load(stage_stats + r.stage * stat_bytes,
                           stat_row(stats, head, stat_stride, t.stat + from), stat_bytes, bar);
                 ring_step<KEY_STAGES>(r);
+                if (++tile == tiles) {
+                    tile = 0;
+                    head++;
+                }
             }
         }
         __syncwarp();
@@ -315,6 +326,7 @@ __global__ __cluster_dims__(2) __launch_bounds__(THREADS, 1) void sm90_attention
         ring r = {0, 0};
         float dk[D / 2], dv[D / 2];
         int before = -1; // stage whose last products are still queued
+        int tile = begin % tiles;
         clear(dk);
         clear(dv);
         mbarrier_wait(kv_full, 0);
@@ -324,7 +336,7 @@ __global__ __cluster_dims__(2) __launch_bounds__(THREADS, 1) void sm90_attention
             uint32_t q_operand = operand<KEY_QUERIES>(q + r.stage * tile_bytes);
             uint32_t dout_operand = operand<KEY_QUERIES>(dout + r.stage * tile_bytes);
             uint32_t stat = stage_stats + r.stage * stat_bytes;
-            int tile = pair % tiles, queries = t.end - t.row - tile * KEY_QUERIES;
+            int queries = t.end - t.row - tile * KEY_QUERIES;
             bool masked = tile <= math || queries < KEY_QUERIES;
             mbarrier_wait(full + r.stage * 8, r.phase);
             product_columns<D, ATTENTION_TILE>(s, k_operand, q_operand);
@@ -349,6 +361,7 @@ __global__ __cluster_dims__(2) __launch_bounds__(THREADS, 1) void sm90_attention
             product_rows(dk, ds, q_operand);
             before = r.stage;
             ring_step<KEY_STAGES>(r);
+            tile = tile + 1 < tiles ? tile + 1 : 0;
         }
         wgmma_wait<0>();
         cluster_sync(); // both have read k and v

@@ -55,17 +55,6 @@ static __device__ __forceinline__ void mask_diagonal(float (&s)[64], int row)
             s[i] = -INFINITY;
 }
 
-// The warpgroups' turns: each waits for its own barrier and then opens the other's.
-static __device__ __forceinline__ void turn_wait(int math)
-{
-    asm volatile("bar.sync %0, 256;" ::"r"(1 + math) : "memory");
-}
-
-static __device__ __forceinline__ void turn_pass(int math)
-{
-    asm volatile("bar.arrive %0, 256;" ::"r"(2 - math) : "memory");
-}
-
 template <int D>
 __global__ __launch_bounds__(THREADS, 1) void sm90_attention_forward_kernel(
     const __grid_constant__ CUtensorMap map_qk, const __grid_constant__ CUtensorMap map_qkv,
@@ -97,7 +86,7 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_forward_kernel(
     __syncthreads();
 
     if (warp < 4) {
-        registers_give<32>();
+        registers_give<24>();
         if (warp == 0 && elect_one()) {
             ring r = {0, 1};
             for (int round = 0; query_work_find(a, round, w); round++) {
@@ -185,7 +174,7 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_forward_kernel(
                           out + ((size_t)token * a.heads + w.head) * D, (size_t)a.heads * D, rows);
         }
         if (math == 0)
-            turn_wait(math); // the last turn passed
+            turn_wait(math);
     }
 }
 

@@ -6,17 +6,19 @@
 #include <cooperative_groups.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
+#include <float.h>
 
 namespace cg = cooperative_groups;
 
-#define CLUSTER 8
-#define THREADS 512
-#define WARPS   (THREADS / 32)
+#define CLUSTER     8
+#define THREADS     384
+#define WARPS       (THREADS / 32)
+#define SUM_THREADS 256 // a power of two
 
 // What a block has found, for the others of its cluster.
 struct found {
     float top;
-    double sum;
+    double sum; // of exp(value - top)
 };
 
 struct shared_sums {
@@ -38,7 +40,7 @@ static __device__ float round_bf16(float x)
 // The greatest of the slice's logits, which go to values, padded with -inf to a multiple of four.
 static __device__ float slice_load(const float *logits, int count, bool aligned, float4 *values)
 {
-    float top = -INFINITY;
+    float top = -FLT_MAX; // no infinity: its difference from itself is no number
 
     if (aligned) {
 #pragma unroll 4
@@ -96,29 +98,21 @@ static __device__ void slice_clear(float *logits, int count)
         logits[i] = 0;
 }
 
-// The greatest of the cluster.
-static __device__ float cluster_top(const cg::cluster_group &cluster, float top,
-                                    struct shared_sums *shared)
+static __device__ float block_top(float top, struct shared_sums *shared)
 {
     for (int offset = 16; offset; offset /= 2)
         top = fmaxf(top, __shfl_xor_sync(~0u, top, offset));
     if (threadIdx.x % 32 == 0)
         shared->tops[threadIdx.x / 32] = top;
     __syncthreads();
-    if (threadIdx.x == 0) {
-        for (int w = 0; w < WARPS; w++)
-            top = fmaxf(top, shared->tops[w]);
-        shared->found.top = top;
-    }
-    cluster.sync();
-    for (int i = 0; i < CLUSTER; i++)
-        top = fmaxf(top, cluster.map_shared_rank(&shared->found, i)->top);
+#pragma unroll
+    for (int w = 0; w < WARPS; w++)
+        top = fmaxf(top, shared->tops[w]);
     return top;
 }
 
-// The sum over the cluster in one order.
-static __device__ double cluster_sum(const cg::cluster_group &cluster, float part,
-                                     struct shared_sums *shared)
+// In one order.
+static __device__ double block_sum(float part, struct shared_sums *shared)
 {
     double sum = part;
 
@@ -127,20 +121,35 @@ static __device__ double cluster_sum(const cg::cluster_group &cluster, float par
     if (threadIdx.x % 32 == 0)
         shared->sums[threadIdx.x / 32] = sum;
     __syncthreads();
-    if (threadIdx.x == 0) {
-        sum = 0;
-        for (int w = 0; w < WARPS; w++)
-            sum += shared->sums[w];
-        shared->found.sum = sum;
-    }
-    cluster.sync();
     sum = 0;
-    for (int i = 0; i < CLUSTER; i++)
-        sum += cluster.map_shared_rank(&shared->found, i)->sum;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++)
+        sum += shared->sums[w];
     return sum;
 }
 
-__global__ static void __cluster_dims__(CLUSTER) __launch_bounds__(THREADS, 2)
+// From what each block of the cluster has found, the same for the row.
+static __device__ struct found cluster_found(const cg::cluster_group &cluster,
+                                             struct shared_sums *shared)
+{
+    struct found blocks[CLUSTER], row = {-FLT_MAX, 0};
+
+    cluster.sync();
+#pragma unroll
+    for (int i = 0; i < CLUSTER; i++)
+        blocks[i] = *cluster.map_shared_rank(&shared->found, i);
+    cluster.barrier_arrive(); // paired with the wait before a block leaves: the others read here
+#pragma unroll
+    for (int i = 0; i < CLUSTER; i++)
+        row.top = fmaxf(row.top, blocks[i].top);
+#pragma unroll
+    for (int i = 0; i < CLUSTER; i++)
+        if (blocks[i].sum > 0 || isnan(blocks[i].sum))
+            row.sum += blocks[i].sum * (double)expf(blocks[i].top - row.top);
+    return row;
+}
+
+__global__ static void __cluster_dims__(CLUSTER) __launch_bounds__(THREADS, 3)
     cross_entropy_kernel(float *logits, const int32_t *targets, int vocab, int gradient,
                          float scale, double *losses)
 {
@@ -153,6 +162,7 @@ __global__ static void __cluster_dims__(CLUSTER) __launch_bounds__(THREADS, 2)
     float *mine = logits + (size_t)row * vocab + first, wanted = 0, top;
     double sum;
     bool aligned = vocab % 4 == 0;
+    struct found found;
 
     if (target < 0) {
         if (gradient)
@@ -163,27 +173,30 @@ __global__ static void __cluster_dims__(CLUSTER) __launch_bounds__(THREADS, 2)
     }
     if (rank == 0 && threadIdx.x == 0)
         wanted = logits[(size_t)row * vocab + target];
-    top = cluster_top(cluster, slice_load(mine, count, aligned, values), &shared);
-    sum = cluster_sum(cluster, slice_exponentials(values, count, top), &shared);
-    cluster.barrier_arrive(); // the others may still read this block's sum
+    top = block_top(slice_load(mine, count, aligned, values), &shared);
+    sum = block_sum(slice_exponentials(values, count, top), &shared);
+    if (threadIdx.x == 0)
+        shared.found = {top, sum};
+    found = cluster_found(cluster, &shared);
     if (gradient)
-        slice_store(values, count, aligned, target - first, scale / (float)sum, scale, mine);
+        slice_store(values, count, aligned, target - first,
+                    scale / (float)found.sum * expf(top - found.top), scale, mine);
     if (rank == 0 && threadIdx.x == 0)
-        losses[row] = log(sum) + top - wanted;
+        losses[row] = log(found.sum) + found.top - wanted;
     cluster.barrier_wait();
 }
 
 // One block.
-__global__ static void __launch_bounds__(THREADS)
+__global__ static void __launch_bounds__(SUM_THREADS)
     add_losses_kernel(const double *losses, int rows, double *loss_sum)
 {
-    __shared__ double sums[THREADS];
+    __shared__ double sums[SUM_THREADS];
     double sum = 0;
 
-    for (int r = threadIdx.x; r < rows; r += THREADS)
+    for (int r = threadIdx.x; r < rows; r += SUM_THREADS)
         sum += losses[r];
     sums[threadIdx.x] = sum;
-    for (int half = THREADS / 2; half; half /= 2) {
+    for (int half = SUM_THREADS / 2; half; half /= 2) {
         __syncthreads();
         if (threadIdx.x < half)
             sums[threadIdx.x] += sums[threadIdx.x + half];
@@ -204,6 +217,6 @@ extern "C" int sm90_cross_entropy(float *logits, const int32_t *targets, int row
         return rc;
     cross_entropy_kernel<<<(unsigned)rows * CLUSTER, THREADS, bytes, (cudaStream_t)stream>>>(
         logits, targets, vocab, gradient, scale, losses);
-    add_losses_kernel<<<1, THREADS, 0, (cudaStream_t)stream>>>(losses, rows, loss_sum);
+    add_losses_kernel<<<1, SUM_THREADS, 0, (cudaStream_t)stream>>>(losses, rows, loss_sum);
     return cudaGetLastError();
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Router, forward: logits on tensor cores with the accuracy of fp32, softmax and top-k behind them.
 //
-// A cluster of four blocks computes the logits of 128 tokens, each block a quarter of the
-// contraction. The bf16 rows are exact and a fp32 weight is the exact sum of three bf16, so that
-// only sums round: tensor cores cut where fp32 rounds, hence every 64 terms leave them for
-// registers. The four partial sums meet through distributed shared memory, each block taking 32
+// A cluster of two blocks computes the logits of 64 tokens, each block half of the contraction. The
+// bf16 rows are exact and a fp32 weight is the exact sum of three bf16, so that only sums round:
+// tensor cores cut where fp32 rounds, hence every 64 terms leave them for registers. The two
+// partial sums meet through distributed shared memory, each block taking 32
 // tokens, whose experts it then chooses.
 #include "router.h"
 #include "router_mma.cuh"
@@ -14,8 +14,8 @@
 
 namespace cg = cooperative_groups;
 
-#define CLUSTER      4
-#define TILE_TOKENS  128
+#define CLUSTER      2
+#define TILE_TOKENS  64
 #define TILE_EXPERTS 128
 #define TILE_K       64
 #define STAGES       3
@@ -29,7 +29,7 @@ namespace cg = cooperative_groups;
 #define STAGE_BYTES  (H_BYTES + TILE_EXPERTS * W_STRIDE * 4)
 #define TOKEN_TILES  (TILE_TOKENS / 16)
 
-static_assert(TILE_TOKENS == CLUSTER * OWN_TOKENS, "each block chooses for a quarter");
+static_assert(TILE_TOKENS == CLUSTER * OWN_TOKENS, "each block chooses for its half");
 static_assert(TILE_TOKENS * SUM_STRIDE * 4 <= STAGES * STAGE_BYTES, "sums lie over the stages");
 
 static __device__ void stage_load(const struct router &r, int token, int expert, int k, char *stage)
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void stage_multiply(const char *stage,
                 sum[m][n][i] += part[m][n][i];
 }
 
-// This block's share of the contraction for 128 tokens and experts, into sums [TILE_TOKENS,
+// This block's share of the contraction for 64 tokens and 128 experts, into sums [TILE_TOKENS,
 // SUM_STRIDE], which lies over the stages.
 static __device__ void tile_multiply(const struct router &r, int token, int expert, int rank,
                                      char *stages)
@@ -130,7 +130,7 @@ static __device__ void tile_multiply(const struct router &r, int token, int expe
         }
 }
 
-// Sums of the four blocks for this block's tokens, into logits [OWN_TOKENS, experts].
+// Sums of both blocks for this block's tokens, into logits [OWN_TOKENS, experts].
 static __device__ void tile_gather(const struct router &r, int expert,
                                    const cg::cluster_group &cluster, float *sums, float *logits)
 {
@@ -141,8 +141,7 @@ static __device__ void tile_gather(const struct router &r, int expert,
     for (int i = threadIdx.x; i < OWN_TOKENS * TILE_EXPERTS; i += THREADS) {
         int row = i / TILE_EXPERTS, column = i % TILE_EXPERTS, at = row * SUM_STRIDE + column;
         if (expert + column < r.experts)
-            logits[row * r.experts + expert + column] =
-                from[0][at] + from[1][at] + from[2][at] + from[3][at];
+            logits[row * r.experts + expert + column] = from[0][at] + from[1][at];
     }
 }
 

@@ -3,6 +3,7 @@
 #include "controller.h"
 
 #include "config.h"
+#include "database.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -41,6 +42,12 @@ static int slurm_fail(struct fl_error *e, const char *what, uint32_t job)
     return error_set(e, -EIO, "job %u: cannot %s: %s", job, what, slurm_strerror(code));
 }
 
+// Where a job's admin_comment is kept while it runs, and once it is over.
+struct keeper {
+    int (*load)(uint32_t job, char **text, struct fl_error *e);
+    int (*store)(uint32_t job, char *text, struct fl_error *e);
+};
+
 // A copy of the job's admin_comment in *text (free() it), NULL when it has none.
 static int comment_load(uint32_t job, char **text, struct fl_error *e)
 {
@@ -56,14 +63,20 @@ static int comment_load(uint32_t job, char **text, struct fl_error *e)
     return 0;
 }
 
+// -EALREADY: the job is cancelled or over its time, though its ranks are still ending.
 static int comment_store(uint32_t job, char *text, struct fl_error *e)
 {
     job_desc_msg_t update;
+    bool finished;
 
     slurm_init_job_desc_msg(&update);
     update.job_id = job;
     update.admin_comment = text;
-    return slurm_update_job(&update) ? slurm_fail(e, "get its admin_comment", job) : 0;
+    if (!slurm_update_job(&update))
+        return 0;
+    finished = slurm_get_errno() == ESLURM_JOB_FINISHED;
+    slurm_fail(e, "get its admin_comment", job);
+    return e->code = finished ? -EALREADY : -EIO;
 }
 
 // Whoever loaded the text before our store will store over it within about the time that a load
@@ -72,6 +85,9 @@ static int comment_store(uint32_t job, char *text, struct fl_error *e)
 int controller_merge(const struct comment_key *key, const json_t *entry, int deadline_ms,
                      struct fl_error *e)
 {
+    static const struct keeper controller = {comment_load, comment_store},
+                               database = {database_load, database_store};
+    const struct keeper *keeper = &controller;
     int64_t end = now_ms() + deadline_ms, most = PAUSE_FIRST_MS, round = 0;
     bool seen = false, stored = false;
     int code;
@@ -80,7 +96,7 @@ int controller_merge(const struct comment_key *key, const json_t *entry, int dea
     do {
         int64_t begin = now_ms();
         char *old, *text = NULL;
-        code = comment_load(key->job, &old, e);
+        code = keeper->load(key->job, &old, e);
         if (!code && comment_has(old, key, entry)) {
             free(old);
             if (seen || !stored)
@@ -96,16 +112,23 @@ int controller_merge(const struct comment_key *key, const json_t *entry, int dea
         if (code == -E2BIG)
             return code;
         if (!code)
-            code = comment_store(key->job, text, e);
+            code = keeper->store(key->job, text, e);
         free(text);
+        if (code == -EALREADY && keeper == &controller) {
+            keeper = &database;
+            stored = false;
+            continue;
+        }
         stored = stored || !code;
         round = now_ms() - begin;
         pause_ms((int64_t)(drand48() * (double)most));
         most = most * 2 < PAUSE_LAST_MS ? most * 2 : PAUSE_LAST_MS;
     } while (now_ms() < end);
     return code ? code
-                : error_set(e, -ETIMEDOUT, "job %u: others kept overwriting its admin_comment",
-                            key->job);
+                : error_set(e, -ETIMEDOUT,
+                            "job %u: its admin_comment was written, and not seen to stay within "
+                            "%d s: slurmctld is slow, or others overwrite it",
+                            key->job, deadline_ms / 1000);
 }
 
 int controller_end_step(uint32_t job, uint32_t step, struct fl_error *e)

@@ -8,7 +8,8 @@
 
 // Merges entry into the job's admin_comment and reads back until it stays there. Nodes and other
 // programs write the same text without a lock, so this repeats with growing random pauses, for at
-// most deadline_ms. Needs Slurm's own user or root.
+// most deadline_ms. Of a job that was cancelled or ran out of time slurmctld takes no more: then the
+// same is done in slurmdbd. Needs Slurm's own user or root.
 int controller_merge(const struct comment_key *key, const json_t *entry, int deadline_ms,
                      struct fl_error *e);
 

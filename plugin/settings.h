@@ -14,7 +14,8 @@ struct settings {
 // caller's. An unknown argument, or a program others than root could replace, is an error.
 int settings_parse(int argc, char *const *argv, struct settings *settings, struct fl_error *e);
 
-// The program is a regular executable file of root's that nobody else may write.
+// The program is a regular executable file of root's that nobody else may write, nor replace by way
+// of a folder above it.
 int settings_trusted(const char *path, struct fl_error *e);
 
 #endif

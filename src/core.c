@@ -23,6 +23,7 @@
 
 struct core {
     struct launch launch;
+    int threads; // of this rank
     struct comm *world, *ep, *replicas;
     struct spec *spec;
     struct model model;
@@ -55,8 +56,10 @@ static int ranks_meet(struct core *core, struct fl_error *e)
 // What is asked for, and whether it fits: nothing is read but the job and config.json.
 static int job_read(struct core *core, struct fl_error *e)
 {
-    int rc;
+    int rc = cores_threads(core->world, &core->threads, e);
 
+    if (rc < 0)
+        return rc;
     if (core->launch.word_count == 0)
         return error_set(e, -EINVAL, "usage: fp8-lora-core job.yaml, or -- and flags");
     rc = spec_load(core->launch.word_count, core->launch.words, &core->spec, e);
@@ -66,8 +69,8 @@ static int job_read(struct core *core, struct fl_error *e)
         return rc;
     rc = model_load(core->spec->model, &core->model, e);
     if (rc == 0)
-        rc = plan_make(core->spec, &core->model, core->launch.world, core->launch.cap, &core->plan,
-                       e);
+        rc = plan_make_threads(core->spec, &core->model, core->launch.world, core->threads,
+                               core->launch.cap, &core->plan, e);
     if (rc == 0)
         rc = layout_make(core->spec, &core->model, core->launch.world, comm_rank(core->world),
                          &core->plan.layout, e);
@@ -145,9 +148,11 @@ static int data_read(struct core *core, struct fl_error *e)
 
 static int backend_start(struct core *core, struct fl_error *e)
 {
-    int rc = backend_open(core->spec, &core->model, core->world, core->launch.device,
-                          core->launch.cap, &core->arena, &core->ops, e);
+    int rc;
 
+    cores_use(core->threads);
+    rc = backend_open(core->spec, &core->model, core->launch.device, core->launch.cap, &core->arena,
+                      &core->ops, e);
     if (rc == 0)
         slot_gpu(core->slot, core->ops->name);
     return rc;

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,10 @@ struct file_writer {
 
 static int fail(struct fl_error *e, int code, const char *path, const char *doing)
 {
-    return error_set(e, code, "%s: cannot %s: %s", path, doing, strerror(-code));
+    bool full = code == -ENOSPC || code == -EDQUOT;
+
+    return error_set(e, code, "%s: cannot %s: %s%s", path, doing, strerror(-code),
+                     full ? "; free some space there or choose another folder" : "");
 }
 
 int file_read(const char *path, size_t limit_bytes, char **text, size_t *bytes, struct fl_error *e)

@@ -254,7 +254,7 @@ static const struct flag rows[] = {
      .type = FLAG_CHOICE,
      .preset = "full",
      .choices = "full none selective",
-     AT(recompute),
+     NOWHERE,
      .only = "full",
      .help = "full: keep layer inputs alone and compute a layer again for its backward pass"},
     {.name = "recompute_method",

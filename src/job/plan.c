@@ -10,19 +10,22 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ALIGNMENT   256  // ARENA_ALIGNMENT of mem/arena.h, which the plugin does not see
-#define LOGIT_ROWS  1024 // of one chunk of logits
-#define CPU_ROWS    256  // of a dequantised tile, and of a block of LoRA rows, of ops/cpu
-#define TOKEN_BYTES 20   // id, target, position and key of a batch's token
-#define SIZE_MOST   0x1p60
+#define ALIGNMENT      256  // ARENA_ALIGNMENT of mem/arena.h, which the plugin does not see
+#define HEAD_ROWS      256  // of one chunk of logits: NET_HEAD_CHUNK of net/net.h
+#define CPU_ROWS       256  // of a dequantised tile, and of a block of LoRA rows, of ops/cpu
+#define HEAD_TILE      1024 // rows of the head widened together, of ops/cpu
+#define ATTENTION_ROWS 128  // query rows whose scores exist together, of ops/cpu
+#define TOKEN_BYTES    20   // id, target, position and key of a batch's token
+#define SCRATCHES      7    // operations whose scratch is looked at
+#define SIZE_MOST      0x1p60
 
 typedef unsigned long long amount; // as %llu prints it
 
 // What the terms are made of.
 struct sizes {
     amount layers, hidden, q, kv, width, experts, experts_local, top_k, vocab;
-    amount tokens; // of a full micro-batch
-    amount rows;   // tokens x expert that this rank's experts get at most
+    amount longest, tokens; // of a sample; of a full micro-batch
+    amount sent, rows; // tokens x expert that leave this rank, and that its experts get, at most
     amount rank;
 };
 
@@ -65,21 +68,27 @@ static void term(struct plan *plan, enum memory_category category, const char *n
     plan->total_bytes += bytes;
 }
 
-// Tokens that reach this rank's experts in one layer: all of the group's, at most once for every
-// local expert or choice, or what the capacity of every expert and source lets pass.
-static amount rows_most(const struct spec *spec, const struct sizes *s, int ep)
+// Rows of an expert from one rank and micro-batch, at most all its tokens.
+static amount capacity_of(const struct spec *spec, const struct sizes *s)
 {
-    amount choices = smaller(s->top_k, s->experts_local), capacity;
-    double share;
+    double share = (double)s->tokens * (double)s->top_k * spec->capacity_factor;
+    amount rows;
 
-    if (spec->capacity_factor == 0)
-        return ep * s->tokens * choices;
-    share = (double)s->tokens * (double)s->top_k * spec->capacity_factor / (double)s->experts;
-    if (share >= (double)s->tokens)
-        return ep * s->tokens * choices;
-    capacity = (amount)share;
-    capacity += (double)capacity < share;
-    return smaller(ep * s->tokens * choices, ep * s->experts_local * capacity);
+    share /= (double)s->experts;
+    if (spec->capacity_factor == 0 || share >= (double)s->tokens)
+        return s->tokens;
+    rows = (amount)share;
+    return rows + ((double)rows < share);
+}
+
+// What this rank sends to experts and what reaches its own in one layer: every choice, of the
+// group's tokens at most one for every local expert, or what the capacity lets pass.
+static void rows_bound(const struct spec *spec, struct sizes *s, int ep)
+{
+    amount choices = smaller(s->top_k, s->experts_local), capacity = capacity_of(spec, s);
+
+    s->sent = smaller(s->tokens * s->top_k, s->experts * capacity);
+    s->rows = ep * smaller(s->tokens * choices, s->experts_local * capacity);
 }
 
 // Bounds every product of the terms, so that none overflows.
@@ -92,7 +101,7 @@ static int sizes_check(const struct spec *spec, const struct model *m, int ep, s
                      (hidden + spec->lora_rank) * 16;
     double rows = tokens * ep * m->top_k * width * 16;
     double kept = tokens * m->layers * width * 64;
-    double vocab = (double)m->vocab * (hidden + LOGIT_ROWS) * 16;
+    double vocab = (double)m->vocab * (hidden + HEAD_ROWS) * 16;
     double adapters = (double)m->layers * (m->experts + 1.0) * spec->lora_rank * 4 * width * 16;
 
     if (weights < SIZE_MOST && rows < SIZE_MOST && kept < SIZE_MOST && vocab < SIZE_MOST &&
@@ -159,93 +168,177 @@ static amount quantised(const struct plan *plan, amount cols)
     return plan->cpu ? cols * 4 : cols + blocks(cols) * 4;
 }
 
-// What stays from the forward to the backward pass, and one layer computed again and
-// differentiated.
-static void activations_plan(struct plan *plan, const struct model *m, const struct sizes *s)
+// One allocation of rows.
+static amount of(amount rows, amount bytes)
 {
-    amount T = s->tokens, R = s->rows, S = s->tokens * s->top_k, h = s->hidden, w = s->width;
-    amount qkv = s->q + 2 * s->kv, head_dim = m->head_dim, heads = m->heads;
-    amount attention = 2 * stream(plan, h) + quantised(plan, h) + stream(plan, qkv) +
-                       stream(plan, s->q + s->kv) + stream(plan, s->q) + quantised(plan, s->q) +
-                       heads * 4;
-    amount moe = 2 * stream(plan, h) + quantised(plan, h) + 2 * s->experts * 4 + s->top_k * 4;
-    amount expert = quantised(plan, h) + stream(plan, 2 * w) + stream(plan, w) + quantised(plan, w);
-    amount back_row = quantised(plan, h) + stream(plan, w) + stream(plan, h) + 8;
-    amount back_slot = stream(plan, h) + 8;
-    amount back_token = stream(plan, h) + quantised(plan, h);
-    amount back_experts = R * back_row + S * back_slot + T * back_token;
-    amount back_attention = stream(plan, s->q) + stream(plan, qkv) + stream(plan, h);
-
-    term(plan, MEMORY_ACTIVATIONS, "batch", T * TOKEN_BYTES, "%llu tokens x %d bytes", T,
-         TOKEN_BYTES);
-    term(plan, MEMORY_ACTIVATIONS, "rotations", T * head_dim * 4, "%llu tokens x %llu fp32", T,
-         head_dim);
-    term(plan, MEMORY_ACTIVATIONS, "layer inputs", (s->layers + 1) * T * stream(plan, h),
-         "(%llu + 1) layers x %llu tokens x %llu %s", s->layers, T, h, plan->cpu ? "fp32" : "bf16");
-    term(plan, MEMORY_ACTIVATIONS, "routes", s->layers * S * 5,
-         "%llu layers x %llu tokens x %llu experts x 5 bytes", s->layers, T, s->top_k);
-    term(plan, MEMORY_ACTIVATIONS, "attention of a layer", T * attention,
-         "%llu tokens x %llu bytes (norm, q k v twice, output)", T, attention);
-    term(plan, MEMORY_ACTIVATIONS, "router of a layer", T * moe + S * 8 + R * 12,
-         "%llu tokens x %llu bytes (norm, logits, weights) + order of %llu rows", T, moe, R);
-    term(plan, MEMORY_ACTIVATIONS, "experts of a layer", R * expert,
-         "%llu rows x %llu bytes (input, gate and up, SwiGLU)", R, expert);
-    term(plan, MEMORY_ACTIVATIONS, "gradient of the residual", T * stream(plan, h),
-         "%llu tokens x %llu bytes", T, stream(plan, h));
-    if (back_experts > T * back_attention)
-        term(plan, MEMORY_ACTIVATIONS, "gradients of experts", back_experts,
-             "%llu rows x %llu + %llu returned x %llu + %llu tokens x %llu bytes", R, back_row, S,
-             back_slot, T, back_token);
-    else
-        term(plan, MEMORY_ACTIVATIONS, "gradients of attention", T * back_attention,
-             "%llu tokens x %llu bytes", T, back_attention);
+    return aligned(rows * bytes);
 }
 
-// Values of the CPU backend's LoRA scratch: A, B, a block of rows three times, S twice.
+// One layer computed again and differentiated; bytes, the gradient of the residual included.
+struct layer_sizes {
+    amount attention, router, experts, residual, back_attention, back_experts;
+};
+
+static struct layer_sizes layer_sizes(const struct plan *plan, const struct model *m,
+                                      const struct sizes *s)
+{
+    amount T = s->tokens, R = s->rows, S = s->tokens * s->top_k, h = s->hidden, w = s->width;
+    amount qkv = s->q + 2 * s->kv;
+    amount row = of(T, stream(plan, h)), quantised_row = of(T, quantised(plan, h));
+
+    return (struct layer_sizes){
+        .attention = 2 * row + quantised_row + of(T, stream(plan, qkv)) +
+                     of(T, stream(plan, s->q + s->kv)) + of(T, stream(plan, s->q)) +
+                     of(T, quantised(plan, s->q)) + of(T, (amount)m->heads * 4),
+        .router = 2 * row + quantised_row + 2 * of(T, s->experts * 4) + 3 * of(S, 4) + of(R, 4) +
+                  of(R, 8),
+        .experts = of(R, quantised(plan, h)) + of(R, stream(plan, 2 * w)) + of(R, stream(plan, w)) +
+                   of(R, quantised(plan, w)),
+        .residual = row,
+        .back_attention = of(T, stream(plan, s->q)) + of(T, stream(plan, qkv)) + row,
+        .back_experts = row + quantised_row + of(s->sent, stream(plan, h)) + of(s->sent, 4) +
+                        of(S, 4) + of(R, quantised(plan, h)) + of(R, stream(plan, w)) +
+                        of(R, stream(plan, h)) + 2 * of(R, 4),
+    };
+}
+
+// What stays from the forward to the backward pass, and the larger of a layer and the head.
+static void activations_plan(struct plan *plan, const struct model *m, const struct sizes *s)
+{
+    amount T = s->tokens, R = s->rows, S = s->tokens * s->top_k, h = s->hidden;
+    amount head_dim = m->head_dim, rows = smaller(T, HEAD_ROWS), row = of(T, stream(plan, h));
+    amount logits = of(rows, s->vocab * 4);
+    struct layer_sizes l = layer_sizes(plan, m, s);
+
+    term(plan, MEMORY_ACTIVATIONS, "batch", 3 * of(T, 4) + of(T, 8), "%llu tokens x %d bytes", T,
+         TOKEN_BYTES);
+    term(plan, MEMORY_ACTIVATIONS, "rotations", of(T, head_dim * 4), "%llu tokens x %llu fp32", T,
+         head_dim);
+    term(plan, MEMORY_ACTIVATIONS, "layer inputs", (s->layers + 1) * row,
+         "(%llu + 1) layers x %llu tokens x %llu %s", s->layers, T, h, plan->cpu ? "fp32" : "bf16");
+    term(plan, MEMORY_ACTIVATIONS, "routes",
+         of(s->layers * S, 4) + of(s->layers * S, 1) + of(s->layers, 8) + aligned(8),
+         "%llu layers x %llu tokens x %llu experts x 5 bytes", s->layers, T, s->top_k);
+    term(plan, MEMORY_ACTIVATIONS, "gradient of the output", row, "%llu tokens x %llu bytes", T,
+         stream(plan, h));
+    if (row + logits > l.attention + l.router + l.experts + l.residual +
+                           larger(l.back_experts, l.back_attention)) {
+        term(plan, MEMORY_ACTIVATIONS, "output", row, "%llu tokens x %llu bytes", T,
+             stream(plan, h));
+        term(plan, MEMORY_ACTIVATIONS, "logits", logits, "%llu rows x %llu fp32", rows, s->vocab);
+        return;
+    }
+    term(plan, MEMORY_ACTIVATIONS, "attention of a layer", l.attention,
+         "%llu tokens x %llu bytes (norm, q k v twice, output)", T, l.attention / T);
+    term(plan, MEMORY_ACTIVATIONS, "router of a layer", l.router,
+         "%llu tokens x %llu bytes (norm, logits, weights, order of %llu rows)", T, l.router / T,
+         R);
+    term(plan, MEMORY_ACTIVATIONS, "experts of a layer", l.experts,
+         "%llu rows x %llu bytes (input, gate and up, SwiGLU)", R, l.experts / R);
+    term(plan, MEMORY_ACTIVATIONS, "gradient of the residual", l.residual,
+         "%llu tokens x %llu bytes", T, stream(plan, h));
+    if (l.back_experts > l.back_attention)
+        term(plan, MEMORY_ACTIVATIONS, "gradients of experts", l.back_experts,
+             "%llu rows, %llu returned, %llu tokens; x %llu bytes and less", R, s->sent, T,
+             quantised(plan, h) + stream(plan, s->width) + stream(plan, h));
+    else
+        term(plan, MEMORY_ACTIVATIONS, "gradients of attention", l.back_attention,
+             "%llu tokens x %llu bytes", T, l.back_attention / T);
+}
+
+// The CPU backend's scratch of the LoRA products of a module: A, B, a block of rows three times and
+// of their outputs once, S twice.
 static amount lora_scratch(const struct sizes *s, amount in, amount out)
 {
-    return s->rank * (in + out) + CPU_ROWS * (3 * in + 2 * s->rank);
+    return out == 0 ? 0 : 4 * (s->rank * (in + out) + CPU_ROWS * (3 * in + out + 2 * s->rank));
+}
+
+// And of a frozen matrix's tile.
+static amount tile(amount rows, amount cols)
+{
+    return 4 * smaller(rows, CPU_ROWS) * cols;
+}
+
+// Scratch of the operations that need most of it.
+struct scratch {
+    const char *name;
+    amount bytes;
+};
+
+static void scratch_plan_cpu(const struct spec *spec, const struct sizes *s, int threads,
+                             struct scratch scratch[SCRATCHES])
+{
+    amount T = s->tokens, R = s->rows, h = s->hidden, w = s->width, q = s->q, qkv = q + 2 * s->kv;
+    amount qkv_part = spec->lora_targets & LORA_QKV            ? qkv
+                      : spec->lora_targets & LORA_Q            ? q
+                      : spec->lora_targets & (LORA_K | LORA_V) ? s->kv
+                                                               : 0;
+    amount proj = spec->lora_targets & LORA_PROJ ? h : 0;
+    amount fc1 = spec->lora_targets & LORA_FC1 ? 2 * w : 0;
+    amount fc2 = spec->lora_targets & LORA_FC2 ? h : 0, n = (amount)threads;
+
+    if (qkv_part && (spec->lora_targets & LORA_Q))
+        qkv_part = larger(qkv_part, spec->lora_targets & (LORA_K | LORA_V) ? s->kv : 0);
+    scratch[0] = (struct scratch){"q k v backward", of(T, qkv * 4) + aligned(tile(qkv, h)) +
+                                                        aligned(lora_scratch(s, h, qkv_part))};
+    scratch[1] = (struct scratch){"output backward", of(T, h * 4) + aligned(tile(h, q)) +
+                                                         aligned(lora_scratch(s, q, proj))};
+    scratch[2] =
+        (struct scratch){"gate and up backward",
+                         2 * of(R, 2 * w * 4) + of(n, tile(2 * w, h) + lora_scratch(s, h, fc1))};
+    scratch[3] = (struct scratch){"down", of(n, tile(h, w) + lora_scratch(s, w, fc2))};
+    scratch[4] = (struct scratch){"attention scores", of(n, 2 * 4 * ATTENTION_ROWS * s->longest)};
+    scratch[5] = (struct scratch){
+        "router", of(s->experts, h * 4) +
+                      larger(of(T, s->experts * 4) + of(s->experts, 4), of(T, s->top_k * 4))};
+    scratch[6] = (struct scratch){"tile of the head", of(smaller(s->vocab, HEAD_TILE), h * 4)};
+}
+
+static void scratch_plan_gpu(const struct plan *plan, const struct sizes *s,
+                             struct scratch scratch[SCRATCHES])
+{
+    amount T = s->tokens, R = s->rows, h = s->hidden, w = s->width, qkv = s->q + 2 * s->kv;
+
+    scratch[0] = (struct scratch){"q k v backward", of(T, quantised(plan, qkv))};
+    scratch[1] = (struct scratch){"output backward", of(T, quantised(plan, h))};
+    scratch[2] = (struct scratch){"gate and up backward",
+                                  of(R, stream(plan, 2 * w)) + of(R, quantised(plan, 2 * w))};
 }
 
 // Operations run one after another: the one with the largest scratch counts.
-static void workspace_plan(struct plan *plan, const struct sizes *s)
+static void workspace_plan(const struct spec *spec, struct plan *plan, const struct sizes *s,
+                           int threads)
 {
-    amount T = s->tokens, R = s->rows, h = s->hidden, w = s->width, q = s->q, qkv = q + 2 * s->kv;
-    amount rows = smaller(T, LOGIT_ROWS), tile = plan->cpu ? 4 * CPU_ROWS : 0;
-    amount scratch_h = plan->cpu ? 4 * lora_scratch(s, h, larger(qkv, 2 * w)) : 0;
-    amount scratch_q = plan->cpu ? 4 * lora_scratch(s, q, h) : 0;
-    amount logits = rows * s->vocab * 4 + tile * h;
-    amount dense = T * quantised(plan, qkv) + tile * h + scratch_h;
-    amount output = T * quantised(plan, h) + tile * q + scratch_q;
-    amount experts = R * (stream(plan, 2 * w) + quantised(plan, 2 * w)) + tile * h + scratch_h;
-    amount most = larger(larger(logits, dense), larger(output, experts));
-    const char *and_scratch = plan->cpu ? " + scratch of one thread" : "";
+    struct scratch all[SCRATCHES] = {0}, most = {0};
 
-    if (most == logits)
-        term(plan, MEMORY_WORKSPACE, "logits", most, "%llu rows x %llu fp32%s", rows, s->vocab,
-             and_scratch);
-    else if (most == experts)
-        term(plan, MEMORY_WORKSPACE, "gate and up backward", most, "%llu rows x %llu bytes%s", R,
-             stream(plan, 2 * w) + quantised(plan, 2 * w), and_scratch);
-    else if (most == dense)
-        term(plan, MEMORY_WORKSPACE, "q k v backward", most, "%llu tokens x %llu bytes%s", T,
-             quantised(plan, qkv), and_scratch);
+    if (plan->cpu)
+        scratch_plan_cpu(spec, s, threads, all);
     else
-        term(plan, MEMORY_WORKSPACE, "output backward", most, "%llu tokens x %llu bytes%s", T,
-             quantised(plan, h), and_scratch);
+        scratch_plan_gpu(plan, s, all);
+    for (int i = 0; i < SCRATCHES; i++)
+        if (all[i].bytes > most.bytes)
+            most = all[i];
+    if (plan->cpu)
+        term(plan, MEMORY_WORKSPACE, most.name, most.bytes, "%llu tokens, %llu rows, %d thread%s",
+             s->tokens, s->rows, threads, threads == 1 ? "" : "s");
+    else
+        term(plan, MEMORY_WORKSPACE, most.name, most.bytes, "%llu tokens, %llu rows", s->tokens,
+             s->rows);
 }
 
 // Rows on their way to the experts need both ends' buffers, rows on their way back one.
 static void communication_plan(struct plan *plan, const struct sizes *s)
 {
-    amount sent = s->tokens * s->top_k, there = quantised(plan, s->hidden);
+    amount sent = s->sent, there = quantised(plan, s->hidden);
     amount back = stream(plan, s->hidden);
 
-    if (plan->layout.ep > 1 && (sent + s->rows) * there > s->rows * back)
-        term(plan, MEMORY_COMMUNICATION, "dispatch", (sent + s->rows) * there,
+    if (plan->layout.ep == 1) // nothing leaves the rank
+        return;
+    if (of(sent, there) + of(s->rows, there) > of(s->rows, back))
+        term(plan, MEMORY_COMMUNICATION, "dispatch", of(sent, there) + of(s->rows, there),
              "(%llu sent + %llu received) rows x %llu bytes", sent, s->rows, there);
     else
-        term(plan, MEMORY_COMMUNICATION, "return", s->rows * back, "%llu rows x %llu bytes",
+        term(plan, MEMORY_COMMUNICATION, "return", of(s->rows, back), "%llu rows x %llu bytes",
              s->rows, back);
 }
 
@@ -278,6 +371,12 @@ static int over_cap(const struct spec *spec, const struct plan *plan, uint64_t c
 int plan_make(const struct spec *spec, const struct model *model, int world, uint64_t cap_bytes,
               struct plan *plan, struct fl_error *e)
 {
+    return plan_make_threads(spec, model, world, 1, cap_bytes, plan, e);
+}
+
+int plan_make_threads(const struct spec *spec, const struct model *model, int world, int threads,
+                      uint64_t cap_bytes, struct plan *plan, struct fl_error *e)
+{
     struct sizes s;
     int rc;
 
@@ -303,10 +402,11 @@ int plan_make(const struct spec *spec, const struct model *model, int world, uin
         .experts_local = plan->layout.experts_local,
         .top_k = model->top_k,
         .vocab = model->vocab,
+        .longest = spec->max_length,
         .tokens = (amount)spec->micro_batch_size * spec->max_length,
         .rank = spec->lora_rank,
     };
-    s.rows = rows_most(spec, &s, plan->layout.ep);
+    rows_bound(spec, &s, plan->layout.ep);
     plan->base_params = params_base(model, plan->layout.experts_local);
     plan->base_params_total = params_base(model, model->experts);
     plan->trainable_params = params_trainable(spec, model, plan->layout.experts_local);
@@ -314,7 +414,7 @@ int plan_make(const struct spec *spec, const struct model *model, int world, uin
     weights_plan(plan, model, &s);
     states_plan(plan);
     activations_plan(plan, model, &s);
-    workspace_plan(plan, &s);
+    workspace_plan(spec, plan, &s, threads);
     communication_plan(plan, &s);
     if (cap_bytes && plan->total_bytes > cap_bytes)
         return over_cap(spec, plan, cap_bytes, e);

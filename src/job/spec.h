@@ -12,7 +12,6 @@
 enum backend { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA };
 enum numerics { NUMERICS_FP8, NUMERICS_EXACT }; // exact: dequantised weights, fp32 throughout (CPU)
 enum decay { DECAY_COSINE, DECAY_LINEAR, DECAY_CONSTANT };
-enum recompute { RECOMPUTE_FULL, RECOMPUTE_NONE };
 
 // LoRA targets. QKV, PROJ, FC1, FC2 are the fused modules, one A each; Q, K, V have an A of their
 // own and are used instead of QKV.
@@ -47,7 +46,6 @@ struct spec {
     int max_length;                          // tokens of a sample; longer ones are dropped
     double aux_loss_coeff;                   // 0: none
     double capacity_factor;                  // 0: dropless
-    enum recompute recompute;
 
     double lr, min_lr, lr_warmup_fraction;
     enum decay lr_decay;

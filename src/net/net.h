@@ -55,8 +55,8 @@ void net_probe_set(struct net *net, const struct net_probe *probe);
 // aux_scale by the number of micro-batches of the iteration on all ranks, so that the iteration's
 // aux is their mean. A capacity factor cf limits every expert to ceil(T * k * cf / E) rows of this
 // rank's micro-batch, those with the greatest routing weights. step keys the dropout. Every layer
-// is recomputed from its input, whatever spec.recompute says. All ranks of ep_comm call together,
-// with any batch sizes; a rank without work passes tokens = 0.
+// is recomputed from its input. All ranks of ep_comm call together, with any batch sizes; a rank
+// without work passes tokens = 0.
 int net_train(struct net *net, const struct batch *batch, uint64_t step, double loss_scale,
               double aux_scale, struct net_loss *loss, struct fl_error *e);
 

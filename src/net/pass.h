@@ -33,9 +33,9 @@ struct pass {
     double *loss_sum; // [1]
 };
 
-// Transient buffers; released with the arena's marks.
 // Takes the batch to the device. The caller has a mark to release, whatever is returned.
 int pass_open(struct pass *pass, const struct batch *host, struct fl_error *e);
+// Transient buffers; released with the arena's marks.
 int pass_push(struct pass *pass, enum memory_category category, size_t bytes, void **out,
               struct fl_error *e);
 int pass_push_rows(struct pass *pass, enum ops_row kind, int rows, int cols, void **out,

@@ -61,7 +61,9 @@ static json_t *rank_object(const struct record_rank *slot)
     json_object_set_new(row, "cap", json_integer((json_int_t)slot->cap));
     json_object_set_new(row, "tps", number_or_null(slot->tokens_per_second));
     json_object_set_new(row, "loss", number_or_null(slot->loss));
-    json_object_set_new(row, "exit", json_integer(slot->exit_code));
+    json_object_set_new(row, "exit",
+                        slot->exit_code == RECORD_EXIT_UNKNOWN ? json_null()
+                                                               : json_integer(slot->exit_code));
     if (slot->cause[0])
         json_object_set_new(row, "cause", string_plain(slot->cause));
     return row;
@@ -79,6 +81,8 @@ json_t *comment_entry(const struct comment_node *node, const struct record *reco
         if (record_read(record, rank, &slot))
             continue;
         json_array_append_new(ranks, rank_object(&slot));
+        if (slot.exit_code == RECORD_EXIT_UNKNOWN)
+            continue; // another node's, which counts it
         written++;
         done += slot.state == RANK_DONE && !slot.exit_code;
         if (slot.peak_total > peak || written == 1) {
@@ -128,7 +132,9 @@ json_t *comment_parse(const char *text, struct fl_error *e)
     if (block_find(text, &block))
         return block.steps;
     if (strstr(text, MARK))
-        error_set(e, -EBADMSG, "admin_comment: fp8-lora's text is damaged or cut after %zu bytes",
+        error_set(e, -EBADMSG,
+                  "admin_comment: fp8-lora's text is damaged or was cut after %zu bytes: see "
+                  "metrics.jsonl in the job's output folder instead",
                   strlen(text));
     else
         error_set(e, -ENOENT, "admin_comment: no fp8-lora text");
@@ -157,7 +163,13 @@ static int nodes_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Union of two arrays in order; where both have an element, mine counts.
+// What the daemon of a rank's own node says of it counts more than what its ranks told the others.
+static bool row_hearsay(const json_t *row)
+{
+    return json_is_null(json_object_get(row, "exit"));
+}
+
+// Union of two arrays in order; where both have an element, mine counts unless it is hearsay.
 static json_t *arrays_unite(json_t *old, json_t *mine, int (*compare)(const void *, const void *))
 {
     size_t count = 0, a = json_array_size(old), b = json_array_size(mine);
@@ -168,8 +180,11 @@ static json_t *arrays_unite(json_t *old, json_t *mine, int (*compare)(const void
     for (size_t i = 0; all && i < a; i++) {
         json_t *element = json_array_get(old, i);
         bool replaced = false;
-        for (size_t j = 0; j < b && !replaced; j++)
+        for (size_t j = 0; j < b && !replaced; j++) {
             replaced = !compare(&element, &all[j]);
+            if (replaced && row_hearsay(all[j]))
+                all[j] = element;
+        }
         if (!replaced)
             all[count++] = element;
     }

@@ -8,8 +8,8 @@
 //      "failed": {"rank", "at" (Unix time, ms), "cause"},    the first failure, when there was one
 //      "nodes": [[node, ranks, done, peak bytes, its rank], ...],
 //      "ranks": [{"rank", "node", "gpu", "state", "planned", "peak", "by" (peak by category),
-//      "rss",
-//                 "cap", "tps" (tokens a second), "loss", "exit" (wait status), "cause"}, ...]}}}
+//                 "rss", "cap", "tps" (tokens a second), "loss", "exit" (wait status; null: told by
+//                 another node's rank), "cause"}, ...]}}}
 #ifndef FL_REPORT_COMMENT_H
 #define FL_REPORT_COMMENT_H
 

@@ -19,6 +19,9 @@
 #define RECORD_GPU       64
 #define RECORD_CAUSE     256
 
+// In exit_code, until the daemon of the rank's node has seen it end; no wait status.
+#define RECORD_EXIT_UNKNOWN 0xffff
+
 // The environment that leads a rank to its record.
 #define RECORD_FD_ENV "FP8_LORA_RECORD_FD"
 

@@ -53,7 +53,8 @@ static int options_read(int argc, char **argv, struct request *request, struct f
             usage(stdout);
             return 1;
         default:
-            return error_set(e, -EINVAL, "unknown option '%.80s'", argv[optind - 1]);
+            return error_set(e, -EINVAL, "unknown option '%.80s': see fp8-lora report --help",
+                             argv[optind - 1]);
         }
     }
     if (optind + 1 != argc)
@@ -84,12 +85,16 @@ static int steps_print(const struct request *request, const struct sacct_job *jo
 {
     json_t *wanted = json_object(), *step;
     unsigned number, restart;
+    json_int_t tasks;
     const char *key;
     int code = 0;
 
     json_object_foreach(steps, key, step) if (step_wanted(key, request->step, &number, &restart))
         json_object_set(wanted, key, step);
-    if (!json_object_size(wanted)) {
+    if (!json_object_size(wanted) && request->step < 0) {
+        code = error_set(e, -ENOENT, "job %s: its admin_comment names no step of fp8-lora",
+                         request->job);
+    } else if (!json_object_size(wanted)) {
         code = error_set(e, -ENOENT, "job %s: no record of step %ld", request->job, request->step);
     } else if (request->json) {
         json_t *root = json_pack("{s:s%, s:s%, s:s%, s:O}", "job", job->id, strlen(job->id),
@@ -103,8 +108,9 @@ static int steps_print(const struct request *request, const struct sacct_job *jo
         json_object_foreach(wanted, key, step)
         {
             (void)step_wanted(key, -1, &number, &restart);
-            printf("\nstep %u%s: %lld ranks\n", number, restart ? " after a restart" : "",
-                   (long long)json_integer_value(json_object_get(step, "tasks")));
+            tasks = json_integer_value(json_object_get(step, "tasks"));
+            printf("\nstep %u%s: %lld rank%s\n", number, restart ? " after a restart" : "",
+                   (long long)tasks, tasks == 1 ? "" : "s");
             table_print(stdout, step);
         }
     }
@@ -132,7 +138,9 @@ int report_command(int argc, char **argv)
         goto out;
     steps = comment_parse(job.admin_comment, &e);
     code = steps ? steps_print(&request, &job, steps, &e) : e.code;
-    if (code == -ENOENT && !steps)
+    if (!steps && code == -EBADMSG)
+        error_prefix(&e, "job %s", job.id);
+    if (!steps && code == -ENOENT)
         error_set(&e, code,
                   "job %s (%s) has no record of fp8-lora: was it started with srun "
                   "--fp8-lora, and did a step end?",

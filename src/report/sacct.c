@@ -125,6 +125,12 @@ int sacct_parse(char *text, const char *job, struct sacct_job *out, struct fl_er
         return error_set(e, -EBADMSG, "job %s: sacct's answer has not the four fields asked for",
                          job);
     }
+    if (!strncmp(out->id, job, strlen(job)) && out->id[strlen(job)] == '_') {
+        error_set(e, -EINVAL, "job %s is an array: name one of its jobs, such as %.40s", job,
+                  out->id);
+        sacct_free(out);
+        return e->code;
+    }
     return 0;
 }
 

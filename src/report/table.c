@@ -61,7 +61,10 @@ static void exit_cell(char cell[CELL_MAX], const json_t *value)
     json_int_t status = json_integer_value(value);
     int signal = (int)(status & 0x7f);
 
-    snprintf(cell, CELL_MAX, "%d", signal ? 128 + signal : (int)(status >> 8 & 0xff));
+    if (json_is_integer(value))
+        snprintf(cell, CELL_MAX, "%d", signal ? 128 + signal : (int)(status >> 8 & 0xff));
+    else
+        snprintf(cell, CELL_MAX, "-");
 }
 
 static void row_fill(struct row *row, const json_t *rank)

@@ -2,8 +2,6 @@
 // Which backend runs a job, and its start on this rank.
 #include "train/backend.h"
 
-#include "train/cores.h"
-
 #include <errno.h>
 
 static int cuda_refuse(const struct spec *spec, const char *why, struct fl_error *e)
@@ -13,29 +11,28 @@ static int cuda_refuse(const struct spec *spec, const char *why, struct fl_error
 
 int backend_choose(struct spec *spec, int ranks, struct fl_error *e)
 {
-    const char *lacks = ops_cuda_devices() == 0
-                            ? "no GPU is visible to this build: take a build with CUDA on a node "
-                              "with a driver and request GPUs, or write backend: cpu"
-                        : spec->numerics == NUMERICS_EXACT
-                            ? "numerics exact runs on the CPU: write backend: cpu or numerics: fp8"
-                        : ranks > 1 ? "one rank only in this version: start one task"
-                                    : NULL;
-
-    if (spec->backend == BACKEND_CUDA && lacks)
-        return cuda_refuse(spec, lacks, e);
     if (spec->backend == BACKEND_AUTO)
-        spec->backend = lacks ? BACKEND_CPU : BACKEND_CUDA;
+        spec->backend = BACKEND_CPU;
+    if (spec->backend == BACKEND_CPU)
+        return 0;
+    if (ops_cuda_devices() == 0)
+        return cuda_refuse(spec,
+                           "no GPU is visible to this build: take a build with CUDA on a node with "
+                           "a driver and request GPUs, or write backend: cpu",
+                           e);
+    if (spec->numerics == NUMERICS_EXACT)
+        return cuda_refuse(
+            spec, "numerics exact runs on the CPU: write backend: cpu or numerics: fp8", e);
+    if (ranks > 1)
+        return cuda_refuse(spec, "one rank only in this version: start one task", e);
     return 0;
 }
 
-int backend_open(const struct spec *spec, const struct model *model, struct comm *world, int device,
-                 uint64_t cap_bytes, struct arena **arena, struct ops **ops, struct fl_error *e)
+int backend_open(const struct spec *spec, const struct model *model, int device, uint64_t cap_bytes,
+                 struct arena **arena, struct ops **ops, struct fl_error *e)
 {
-    int threads, rc = cores_threads(world, &threads, e);
+    int rc;
 
-    if (rc < 0)
-        return rc;
-    cores_use(threads);
     if (spec->backend == BACKEND_CPU) {
         rc = arena_create_host(cap_bytes, arena, e);
         return rc < 0 ? rc : ops_cpu_create(model, spec->numerics, *arena, ops, e);

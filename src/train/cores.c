@@ -5,6 +5,7 @@
 #include "base/memory.h"
 
 #include <cblas.h>
+#include <limits.h>
 #include <omp.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -18,10 +19,17 @@ struct cores {
 
 void cores_idle_asleep(char **argv)
 {
+    char path[PATH_MAX]; // a process is called what its path ends in
+    ssize_t used;
+
     if (getenv("OMP_WAIT_POLICY"))
         return;
     setenv("OMP_WAIT_POLICY", "passive", 1);
-    execv("/proc/self/exe", argv); // when it fails, threads spin
+    used = readlink("/proc/self/exe", path, sizeof path);
+    if (used <= 0 || used == (ssize_t)sizeof path)
+        return;
+    path[used] = 0;
+    execv(path, argv); // when it fails, threads spin
 }
 
 int cores_threads(struct comm *world, int *threads, struct fl_error *e)

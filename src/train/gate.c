@@ -14,20 +14,18 @@
 struct gate {
     const struct model *model;
     const struct adapters *adapters;
-    bool capacity;     // slots may be dropped, and which is not known here
     uint64_t *reached; // [layers, experts] tokens whose gradient must reach the expert
     const struct batch *batch;
+    int *experts;                 // [batch->tokens, top_k] of the layer
     bool *matters, *matters_last; // [batch->tokens] to the loss; through the last layer
 };
 
-struct gate *gate_create(const struct spec *spec, const struct model *model,
-                         const struct adapters *adapters)
+struct gate *gate_create(const struct model *model, const struct adapters *adapters)
 {
     struct gate *gate = memory_zeroed(1, sizeof *gate);
 
     gate->model = model;
     gate->adapters = adapters;
-    gate->capacity = spec->capacity_factor > 0;
     gate->reached = memory_zeroed((size_t)model->layers * (size_t)model->experts, sizeof(uint64_t));
     return gate;
 }
@@ -37,37 +35,38 @@ void gate_destroy(struct gate *gate)
     if (!gate)
         return;
     free(gate->reached);
+    free(gate->experts);
     free(gate->matters);
     free(gate->matters_last);
     free(gate);
 }
 
-// The router's choice: the top_k largest logits, of equal ones the lower number.
-static void routing_note(struct gate *gate, int layer, const real *logits)
+// kept: [tokens, top_k], 0 where the capacity dropped the token.
+static void routing_note(struct gate *gate, int layer, const real *kept)
 {
     const struct model *m = gate->model;
     uint64_t *reached = gate->reached + (size_t)layer * (size_t)m->experts;
     const bool *matters = layer == m->layers - 1 ? gate->matters_last : gate->matters;
+    int slots = gate->batch->tokens * m->top_k;
 
-    for (int t = 0; t < gate->batch->tokens; t++) {
-        const real *row = logits + (size_t)t * (size_t)m->experts;
-        for (int i = 0; matters[t] && i < m->experts; i++) {
-            int larger = 0;
-            for (int j = 0; j < m->experts; j++)
-                larger += row[j] > row[i] || (row[j] == row[i] && j < i);
-            reached[i] += larger < m->top_k;
-        }
-    }
+    for (int s = 0; s < slots; s++)
+        reached[gate->experts[s]] += matters[s / m->top_k] && kept[s] > 0;
 }
 
+// The routing decision comes before what the capacity left of it.
 static void gate_see(void *context, const char *what, int layer, const real *values, int rows,
                      int cols)
 {
     struct gate *gate = context;
+    size_t slots = (size_t)rows * (size_t)cols;
 
-    if (strcmp(what, "router_logits") == 0 && rows == gate->batch->tokens &&
-        cols == gate->model->experts)
+    if (strcmp(what, "experts") == 0) {
+        gate->experts = memory_resize(gate->experts, slots + 1, sizeof *gate->experts);
+        for (size_t s = 0; s < slots; s++)
+            gate->experts[s] = (int)values[s];
+    } else if (strcmp(what, "kept") == 0) {
         routing_note(gate, layer, values);
+    }
 }
 
 void gate_batch(struct gate *gate, struct net *net, const struct batch *batch)
@@ -105,14 +104,12 @@ static const char *module_name(const struct adapter *adapter, char *text, size_t
     return text;
 }
 
-// Whether a token the loss depends on came to the module. With a capacity limit it is not known
-// which tokens were dropped, so experts then pass.
+// Whether a token the loss depends on came to the module.
 static bool module_reached(const struct gate *gate, const struct adapter *adapter)
 {
-    if (adapter->expert < 0)
-        return true;
-    return !gate->capacity && gate->reached[(size_t)adapter->layer * (size_t)gate->model->experts +
-                                            (size_t)adapter->expert] > 0;
+    return adapter->expert < 0 ||
+           gate->reached[(size_t)adapter->layer * (size_t)gate->model->experts +
+                         (size_t)adapter->expert] > 0;
 }
 
 static int modules_check(const struct gate *gate, struct ops *ops, struct fl_error *e)

@@ -13,8 +13,7 @@
 struct gate;
 
 // Keeps references to model and adapters.
-struct gate *gate_create(const struct spec *spec, const struct model *model,
-                         const struct adapters *adapters);
+struct gate *gate_create(const struct model *model, const struct adapters *adapters);
 void gate_destroy(struct gate *gate); // NULL-safe
 
 // Before each forward pass of the first step: notes through net's probe where this batch's tokens

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 struct metrics {
@@ -21,26 +22,32 @@ struct metrics {
 int metrics_create(const char *output_dir, struct metrics **out, struct fl_error *e)
 {
     struct metrics *m = memory_zeroed(1, sizeof *m);
-    int rc;
+    int rc = 0;
 
     *out = NULL;
     m->path = memory_format("%s/metrics.jsonl", output_dir);
-    m->fd = open(m->path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-    if (m->fd < 0) {
+    m->fd = open(m->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (m->fd < 0)
         rc = error_set(e, -errno, "%s: cannot create: %s", m->path, strerror(errno));
-        free(m->path);
-        free(m);
-        return rc;
-    }
-    *out = m;
-    return 0;
+    else if (flock(m->fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+        rc = error_set(e, -EBUSY,
+                       "%s: another job writes into this folder: choose another output_dir",
+                       m->path);
+    else if (ftruncate(m->fd, 0) < 0) // a file system without locks goes without one
+        rc = error_set(e, -errno, "%s: cannot empty: %s", m->path, strerror(errno));
+    if (rc < 0)
+        metrics_destroy(m);
+    else
+        *out = m;
+    return rc;
 }
 
 void metrics_destroy(struct metrics *m)
 {
     if (!m)
         return;
-    close(m->fd);
+    if (m->fd >= 0)
+        close(m->fd);
     free(m->path);
     free(m);
 }
@@ -61,7 +68,7 @@ static int line_write(struct metrics *m, json_t *object, struct fl_error *e)
     if (n < 0)
         return error_set(e, -errno, "%s: cannot write: %s", m->path, strerror(errno));
     if ((size_t)n != bytes)
-        return error_set(e, -ENOSPC, "%s: cannot write: disk full", m->path);
+        return error_set(e, -ENOSPC, "%s: cannot write: disk full; free some space there", m->path);
     return 0;
 }
 

@@ -9,7 +9,8 @@
 
 struct metrics;
 
-// Starts the file anew: it belongs to the adapters that this run leaves beside it.
+// Starts the file anew: it belongs to the adapters that this run leaves beside it. Until it is
+// destroyed no other job gets into the folder: -EBUSY.
 int metrics_create(const char *output_dir, struct metrics **out, struct fl_error *e);
 void metrics_destroy(struct metrics *metrics); // NULL-safe
 

@@ -63,6 +63,7 @@ int slot_create(const struct plan *plan, int local_rank, uint64_t cap, struct sl
     mine->ep_rank = (uint32_t)plan->layout.ep_rank;
     mine->dp_rank = (uint32_t)plan->layout.dp_rank;
     mine->pid = getpid();
+    mine->exit_code = RECORD_EXIT_UNKNOWN;
     if (node) // several of a test cluster may be on one host
         snprintf(mine->node, sizeof mine->node, "%s", node);
     else

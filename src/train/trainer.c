@@ -95,7 +95,7 @@ static int trainer_open(struct trainer *t, struct fl_error *e)
     t->validated = t->saved = -1;
     t->schedule = schedule_make(c->spec, t->iterations);
     t->batch = loader_batch_create(c->train);
-    t->gate = gate_create(c->spec, c->model, c->adapters);
+    t->gate = gate_create(c->model, c->adapters);
     rc = optimizer_create(&optimizer, &t->optimizer, e);
     if (rc == 0 && t->first_rank) {
         t->console = console_create();

@@ -73,6 +73,21 @@ failing exit 3 'exited with code 7' 15
 failing hang 0 'killed by signal 9 \(Killed\)' 30
 unlike "$(sinfo --noheader --format=%T)" drain "no node is drained"
 
+# Of a job that was cancelled slurmctld takes no more text.
+name=$(basename "$WORK")-cancelled
+PROBE=hang as_user srun --job-name="$name" --nodes=2 --ntasks=4 --fp8-lora job.yaml >"$WORK/srun.out" 2>&1 &
+srun=$!
+probes_run() { [ "$(processes_named probe | wc -l)" -ge 4 ]; }
+ok "a job runs" wait_until 30 probes_run
+job=$(as_admin squeue --noheader --name="$name" --format=%A)
+as_admin scancel "$job"
+wait "$srun" || true
+ok "accounting has it cancelled" job_recorded_as "$job" State '^CANCELLED'
+ok "with a record" job_recorded_as "$job" AdminComment 'step 0: 4 ranks, .*failed at rank'
+rank_count() { [ "$(as_user fp8-lora report "$job" | grep -c ' failed ')" = "$1" ]; }
+ok "of the ranks of both nodes" wait_until 30 rank_count 4
+unlike "$(sinfo --noheader --format=%T)" drain "no node is drained"
+
 # A task that scribbles over the record harms nobody but its own report.
 cat >"$TRUSTED/scribble" <<'END'
 #!/usr/bin/python3

@@ -95,6 +95,12 @@ for ((i = 0; i < 600; i++)); do
     grep -q 'iteration 1/' stop.log && break
     sleep 0.1
 done
+job second output_dir stop.out
+"$core" second.yaml >second.log 2>second.err
+[ $? = 1 ] && [ "$(grep -c error: second.err)" = 1 ] &&
+    grep -qF 'stop.out/metrics.jsonl: another job writes into this folder: choose another' second.err &&
+    grep -q '"event":"start"' stop.out/metrics.jsonl
+ok $? "refused: a folder that another job writes into"
 kill -TERM $pid
 wait $pid
 [ $? = 143 ] && grep -q 'signal 15: stopped after iteration [0-9]*; the adapters are in stop.out' \

@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "comm/comm.h"
 #include "job/plan.h"
-#include "net/net.h"
+#include "net/pass.h"
 #include "train/gate.h"
 #include "train/optimizer.h"
 
@@ -97,7 +97,7 @@ static size_t params_count(const struct stage *s)
 // A first step up to its gradients.
 static struct gate *first_step(struct stage *s)
 {
-    struct gate *gate = gate_create(s->spec, &s->model, s->adapters);
+    struct gate *gate = gate_create(&s->model, s->adapters);
     struct net_loss loss;
 
     memset(s->adapters->grads, 0, params_count(s) * sizeof(real));
@@ -184,6 +184,55 @@ static void gate_knows_idle_experts(void **state)
     s->batch->target_count = TOKENS;
 }
 
+// With a capacity limit, experts that kept tokens are held to it too, and only those.
+static void gate_knows_dropped_tokens(void **state)
+{
+    struct stage *s = *state;
+    struct gate *gate;
+    int expert = 0;
+
+    s->spec->capacity_factor = 0.25;
+    gate = first_step(s);
+    check_ok(check(s, gate, 8.0, 1.0), &s->e);
+    gate = first_step(s);
+    while (squares(s, adapters_find(s->adapters, 1, LORA_FC1, expert)) == 0)
+        expert++;
+    clear(s, adapters_find(s->adapters, 1, LORA_FC1, expert));
+    char words[96];
+    snprintf(words, sizeof words, "model.layers.1.mlp.experts.%d.linear_fc1 received", expert);
+    check_error(check(s, gate, 8.0, 1.0), &s->e, words);
+    s->spec->capacity_factor = 0;
+}
+
+// The mask of a module is its own in every step and layer, and there is none outside training.
+static void dropout_keys_differ(void **state)
+{
+    struct stage *s = *state;
+    struct pass pass = {.net = s->net, .model = &s->model, .training = true};
+    static const uint64_t steps[] = {0, 1, 1ull << 32};
+    static const enum lora_target targets[] = {LORA_QKV, LORA_PROJ, LORA_FC1, LORA_FC2};
+    uint32_t keys[64][2];
+    struct lora lora;
+    int count = 0;
+
+    s->adapters->dropout = 0.5;
+    for (int step = 0; step < 3; step++)
+        for (int layer = 0; layer < s->model.layers; layer++)
+            for (int t = 0; t < 4; t++, count++) {
+                pass.step = steps[step];
+                pass_lora(&pass, layer, targets[t], &lora);
+                assert_int_equal(lora.count, 1);
+                assert_true(lora.dropout == 0.5);
+                memcpy(keys[count], lora.part[0].key, sizeof keys[count]);
+                for (int i = 0; i < count; i++)
+                    assert_memory_not_equal(keys[i], keys[count], sizeof keys[count]);
+            }
+    pass.training = false;
+    pass_lora(&pass, 0, LORA_QKV, &lora);
+    assert_true(lora.dropout == 0);
+    s->adapters->dropout = 0;
+}
+
 // Plain AdamW in double beside it, with gradients that are clipped in some steps.
 static void optimizer_is_adamw(void **state)
 {
@@ -236,8 +285,9 @@ static void optimizer_is_adamw(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gate_passes_training),  cmocka_unit_test(gate_stops_bad_numbers),
-        cmocka_unit_test(gate_names_the_module), cmocka_unit_test(gate_knows_idle_experts),
+        cmocka_unit_test(gate_passes_training),      cmocka_unit_test(gate_stops_bad_numbers),
+        cmocka_unit_test(gate_names_the_module),     cmocka_unit_test(gate_knows_idle_experts),
+        cmocka_unit_test(gate_knows_dropped_tokens), cmocka_unit_test(dropout_keys_differ),
         cmocka_unit_test(optimizer_is_adamw),
     };
     return cmocka_run_group_tests_name("step", tests, setup, teardown);

@@ -111,6 +111,66 @@ static void nodes_and_steps_merge(void **state)
 }
 
 // Of several nodes' failures the earliest counts, in whatever order they are written.
+// A node holds what the ranks of others told it, and may write after their own daemon did.
+static void own_node_knows_best(void **state)
+{
+    struct comment_key key = {77, 0, 0};
+    json_t *first = entry_of(0, 4, 0, 2, 1), *last = entry_of(1, 4, 0, 4, -1), *row, *step;
+    char *once, *twice, *swapped;
+    (void)state;
+    for (size_t rank = 0; rank < 2; rank++)
+        json_object_set_new(json_array_get(json_object_get(last, "ranks"), rank), "exit",
+                            json_null());
+    once = merged(NULL, key, first, COMMENT_LIMIT);
+    twice = merged(once, key, last, COMMENT_LIMIT);
+    step = step_of(twice, "77.0.0");
+    row = json_array_get(json_object_get(step, "ranks"), 1);
+    assert_int_equal(json_integer_value(json_object_get(row, "exit")), 9);
+    assert_string_equal(json_string_value(json_object_get(row, "state")), "failed");
+    assert_int_equal(json_array_size(json_object_get(step, "ranks")), 4);
+    json_decref(step);
+    free(once);
+    free(twice);
+    once = merged(NULL, key, last, COMMENT_LIMIT);
+    swapped = merged(once, key, first, COMMENT_LIMIT);
+    step = step_of(swapped, "77.0.0");
+    row = json_array_get(json_object_get(step, "ranks"), 1);
+    assert_int_equal(json_integer_value(json_object_get(row, "exit")), 9);
+    json_decref(step);
+    free(once);
+    free(swapped);
+    json_decref(first);
+    json_decref(last);
+}
+
+// Ranks of other nodes are shown, and counted by their own node.
+static void others_ranks_are_not_counted(void **state)
+{
+    struct comment_node about = {.key = {77, 0, 0}, .node = 1, .tasks = 2};
+    struct record *record;
+    json_t *entry, *node;
+    struct fl_error e;
+    int fd;
+    (void)state;
+    check_ok(record_create(2, &record, &fd, &e), &e);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct record_rank slot = {.rank = rank,
+                                   .state = RANK_DONE,
+                                   .peak_total = UINT64_C(8) >> rank,
+                                   .exit_code = rank ? 0 : RECORD_EXIT_UNKNOWN};
+        record_write(record, &slot);
+    }
+    entry = comment_entry(&about, record);
+    node = json_array_get(json_object_get(entry, "nodes"), 0);
+    assert_int_equal(json_array_size(json_object_get(entry, "ranks")), 2);
+    assert_int_equal(json_integer_value(json_array_get(node, 1)), 1);
+    assert_int_equal(json_integer_value(json_array_get(node, 2)), 1);
+    assert_int_equal(json_integer_value(json_array_get(node, 3)), 4);
+    json_decref(entry);
+    record_close(record);
+    close(fd);
+}
+
 static void earliest_failure_counts(void **state)
 {
     json_t *a = entry_of(0, 4, 0, 2, 1), *b = entry_of(1, 4, 2, 4, 3), *step, *failed;
@@ -267,6 +327,7 @@ static void hostile_texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(own_node_knows_best),   cmocka_unit_test(others_ranks_are_not_counted),
         cmocka_unit_test(nodes_and_steps_merge), cmocka_unit_test(earliest_failure_counts),
         cmocka_unit_test(text_of_others_stays),  cmocka_unit_test(large_steps_are_cut),
         cmocka_unit_test(many_steps_are_cut),    cmocka_unit_test(hostile_texts),

@@ -72,7 +72,7 @@ static void presets(void **state)
     assert_true(s.adam_beta1 == 0.9 && s.adam_beta2 == 0.95 && s.adam_eps == 1e-8);
     assert_true(s.weight_decay == 0.1 && s.clip_grad == 1 && s.seed == 42);
     assert_true(s.log_interval == 5 && s.save_interval == 500 && s.epochs == 1);
-    assert_true(s.aux_loss_coeff == 0 && s.capacity_factor == 0 && s.recompute == RECOMPUTE_FULL);
+    assert_true(s.aux_loss_coeff == 0 && s.capacity_factor == 0);
     assert_true(s.backend == BACKEND_AUTO && s.numerics == NUMERICS_FP8 && s.threads == 1);
     flags_release(&s);
 }

@@ -197,6 +197,8 @@ static void epochs(void **state)
             assert_int_equal(b->samples, 8);
             for (int s = 0; s < 8; s++) {
                 first[epoch][count] = b->ids[b->starts[s]] / 100;
+                for (int t = b->starts[s]; t < b->starts[s + 1]; t++)
+                    assert_int_equal(b->positions[t], t - b->starts[s]);
                 assert_int_equal(b->keys[b->starts[s]], (uint64_t)(48 * epoch + count) * 8);
                 assert_int_equal(seen[first[epoch][count++]]++, 0);
             }

@@ -153,7 +153,7 @@ static void cpu_backend(void **state)
     spec = spec_of("numerics: exact\n");
     check_ok(plan_make(spec, &model, 1, 0, &plan, &e), &e);
     assert_true(plan.cpu);
-    assert_true(term_bytes(&plan, MEMORY_COMMUNICATION, "return") == 2048 * 4 * 256 * 4);
+    assert_true(plan.bytes[MEMORY_COMMUNICATION] == 0); // nothing leaves the one rank
     spec_destroy(spec);
 }
 
@@ -227,27 +227,34 @@ static void capacity_bounds_rows(void **state)
     }
 }
 
-// The operation with the largest scratch gives the workspace.
-static void workspace_of_the_widest(void **state)
+// The operation with the largest scratch gives the workspace, the larger of a layer and the head
+// the activations.
+static void the_widest_counts(void **state)
 {
     struct model model = model_of("tiny-qwen3-moe-fp8/config.json");
-    struct spec *spec = spec_of("backend: cpu\nlora_rank: 8\nmax_length: 100\n");
-    struct plan plan;
+    struct spec *spec = spec_of("backend: cpu\nlora_rank: 8\nmax_length: 300\n");
+    struct plan plan, more;
     struct fl_error e;
-    uint64_t scratch = 8 * (256 + 1024) + 256 * (3 * 256 + 2 * 8); // A, B, rows, S
+    uint64_t scratch = 8 * (256 + 1024) + 256 * (3 * 256 + 1024 + 2 * 8); // A, B, rows, dy, S
     (void)state;
-    model.vocab = 8192;
     check_ok(plan_make(spec, &model, 1, 0, &plan, &e), &e);
-    assert_true(term_bytes(&plan, MEMORY_WORKSPACE, "logits") == (100 * 8192 + 256 * 256) * 4);
+    assert_true(term_bytes(&plan, MEMORY_ACTIVATIONS, "logits") == 0);
+    model.vocab = 100000;
+    check_ok(plan_make(spec, &model, 1, 0, &plan, &e), &e);
+    assert_true(term_bytes(&plan, MEMORY_ACTIVATIONS, "logits") == 256 * 100000 * 4);
+    assert_true(term_bytes(&plan, MEMORY_ACTIVATIONS, "experts of a layer") == 0);
     model.vocab = 64;
     model.expert_width = 512;
     check_ok(plan_make(spec, &model, 1, 0, &plan, &e), &e);
     assert_true(term_bytes(&plan, MEMORY_WORKSPACE, "gate and up backward") ==
-                (400 * 2 * 1024 + 256 * 256 + scratch) * 4);
+                (1200 * 2 * 1024 + 256 * 256 + scratch) * 4);
+    check_ok(plan_make_threads(spec, &model, 1, 5, 0, &more, &e), &e);
+    assert_true(more.bytes[MEMORY_WORKSPACE] - plan.bytes[MEMORY_WORKSPACE] ==
+                4 * (256 * 256 + scratch) * 4);
     model.expert_width = 8;
     check_ok(plan_make(spec, &model, 1, 0, &plan, &e), &e);
-    assert_true(term_bytes(&plan, MEMORY_WORKSPACE, "output backward") ==
-                (100 * 256 + 256 * 512 + 8 * (512 + 256) + 256 * (3 * 512 + 2 * 8)) * 4);
+    assert_true(term_bytes(&plan, MEMORY_WORKSPACE, "q k v backward") ==
+                (300 * 1024 + 256 * 256 + scratch) * 4);
     sums_check(&plan);
     spec_destroy(spec);
 }
@@ -280,14 +287,10 @@ static void cap_and_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plan_of_seed_job_1),
-        cmocka_unit_test(plan_of_seed_job_2),
-        cmocka_unit_test(cpu_backend),
-        cmocka_unit_test(partial_blocks),
-        cmocka_unit_test(targets_and_ties),
-        cmocka_unit_test(capacity_bounds_rows),
-        cmocka_unit_test(workspace_of_the_widest),
-        cmocka_unit_test(cap_and_refusals),
+        cmocka_unit_test(plan_of_seed_job_1), cmocka_unit_test(plan_of_seed_job_2),
+        cmocka_unit_test(cpu_backend),        cmocka_unit_test(partial_blocks),
+        cmocka_unit_test(targets_and_ties),   cmocka_unit_test(capacity_bounds_rows),
+        cmocka_unit_test(the_widest_counts),  cmocka_unit_test(cap_and_refusals),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
 }

@@ -120,6 +120,37 @@ static void values(void **state)
     assert_int_equal(values_threads(UINT32_MAX, 0, 4), 1);
 }
 
+// A file of root's in a folder that is not, straight or by a link of root's.
+static void folders_above(const char *base)
+{
+    char folder[PATH_MAX], link[PATH_MAX], file[PATH_MAX], linked[PATH_MAX];
+    struct fl_error e;
+    int fd;
+
+    snprintf(folder, sizeof folder, "%.200s.folder", base);
+    snprintf(link, sizeof link, "%.200s.folder-link", base);
+    snprintf(file, sizeof file, "%.220s/program", folder);
+    snprintf(linked, sizeof linked, "%.220s/program", link);
+    assert_int_equal(mkdir(folder, 0755), 0);
+    assert_int_equal(symlink(folder, link), 0);
+    fd = open(file, O_CREAT | O_WRONLY | O_CLOEXEC, 0755);
+    assert_true(fd >= 0);
+    close(fd);
+    check_ok(settings_trusted(file, &e), &e);
+    check_ok(settings_trusted(linked, &e), &e);
+    assert_int_equal(chmod(folder, 0777), 0);
+    check_error(settings_trusted(file, &e), &e, "others than root may change this folder");
+    check_error(settings_trusted(linked, &e), &e, "others than root may change this folder");
+    assert_int_equal(chmod(folder, 01777), 0);
+    check_ok(settings_trusted(file, &e), &e);
+    assert_int_equal(chmod(folder, 0755), 0);
+    assert_int_equal(chown(folder, 65534, 65534), 0);
+    check_error(settings_trusted(file, &e), &e, "others than root may change this folder");
+    unlink(file);
+    rmdir(folder);
+    unlink(link);
+}
+
 static void settings(void **state)
 {
     char *both[] = {(char *)"account=/a", (char *)"core=/c"}, *relative[] = {(char *)"core=c"};
@@ -148,6 +179,7 @@ static void settings(void **state)
         check_ok(settings_trusted(path, &e), &e);
         assert_int_equal(chown(path, 65534, 65534), 0);
         check_error(settings_trusted(path, &e), &e, "others than root may replace it");
+        folders_above(path);
     }
     snprintf(link, sizeof link, "%s.link", path);
     assert_int_equal(symlink("/usr/bin/true", link), 0);

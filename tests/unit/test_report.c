@@ -91,6 +91,12 @@ static void sacct_answers(void **state)
     check_error(sacct_parse(strdup("\n"), "77", &job, &e), &e,
                 "job 77: sacct shows no such job of yours");
     check_error(sacct_parse(strdup("77|x"), "77", &job, &e), &e, "not the four fields");
+    check_ok(sacct_parse(strdup("77_1|COMPLETED|0:0|"), "77_1", &job, &e), &e);
+    sacct_free(&job);
+    check_ok(sacct_parse(strdup("77_1|COMPLETED|0:0|"), "78", &job, &e), &e);
+    sacct_free(&job);
+    check_error(sacct_parse(strdup("77_0|COMPLETED|0:0|\n77_1|FAILED|1:0|\n"), "77", &job, &e), &e,
+                "job 77 is an array: name one of its jobs, such as 77_0");
     check_error(sacct_load("7; rm", &job, &e), &e, "'7; rm' is no job number");
     check_error(sacct_load("", &job, &e), &e, "no job number");
     check_error(sacct_load("1_", &job, &e), &e, "no job number");

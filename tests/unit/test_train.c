@@ -148,7 +148,7 @@ static void metrics_are_json_lines(void **state)
     struct progress p = seed_progress();
     struct validation v = {.iteration = 1, .loss = 2.5, .targets = 7};
     const char *const events[] = {"start", "train", "train", "validation", "end"};
-    struct metrics *m;
+    struct metrics *m, *second;
     struct fl_error e;
     json_t *o;
     (void)state;
@@ -156,6 +156,8 @@ static void metrics_are_json_lines(void **state)
     snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
     check_ok(file_write(path, "old\n", 4, &e), &e);
     check_ok(metrics_create(folder, &m, &e), &e);
+    check_error(metrics_create(folder, &second, &e), &e,
+                "metrics.jsonl: another job writes into this folder: choose another output_dir");
     check_ok(metrics_start(m, &spec, &plan, 100, 6, &e), &e);
     check_ok(metrics_train(m, &p, &e), &e);
     p.loss = NAN;

@@ -9,10 +9,10 @@
 
 #define BLOCK_ROWS 256
 
-// Parts of the scratch: A and B as the products read them, the dropout mask and the masked rows,
-// S = dropout(x) A^T and its gradient, the rows of dx.
+// Parts of the scratch: A, B, the rows of x (after dropout) and of dy as the products read them,
+// the dropout mask, S = dropout(x) A^T and its gradient, the rows of dx.
 struct lora_scratch {
-    real *a, *b, *mask, *x, *s, *ds, *dx;
+    real *a, *b, *mask, *x, *dy, *s, *ds, *dx;
 };
 
 static int widest_part(const struct lora *lora)
@@ -26,12 +26,11 @@ static int widest_part(const struct lora *lora)
 
 size_t lora_scratch_size(const struct lora *lora, int in)
 {
-    size_t rank = (size_t)lora->rank, width = (size_t)in;
+    size_t rank = (size_t)lora->rank, width = (size_t)in, out = (size_t)widest_part(lora);
 
     if (lora->count == 0)
         return 0;
-    return rank * width + rank * (size_t)widest_part(lora) + 3 * BLOCK_ROWS * width +
-           2 * BLOCK_ROWS * rank;
+    return rank * (width + out) + BLOCK_ROWS * (3 * width + out + 2 * rank);
 }
 
 static struct lora_scratch scratch_split(const struct lora *lora, int in, real *scratch)
@@ -43,7 +42,8 @@ static struct lora_scratch scratch_split(const struct lora *lora, int in, real *
     s.mask = s.b + rank * (size_t)widest_part(lora);
     s.x = s.mask + BLOCK_ROWS * width;
     s.dx = s.x + BLOCK_ROWS * width;
-    s.s = s.dx + BLOCK_ROWS * width;
+    s.dy = s.dx + BLOCK_ROWS * width;
+    s.s = s.dy + BLOCK_ROWS * (size_t)widest_part(lora);
     s.ds = s.s + BLOCK_ROWS * rank;
     return s;
 }
@@ -80,7 +80,8 @@ static void dropout_mask(const struct lora *lora, const uint32_t key[2], int gro
         }
 }
 
-// The rows of x after dropout; without dropout x itself.
+// The rows of x after dropout as the products read them: rounded to bf16 in fp8 numerics, where the
+// experts' are dequantised values of more bits. x itself when neither changes it.
 static const real *dropped(bool fp8, const struct lora *lora, const struct lora_part *part,
                            int group, const uint64_t *keys, const real *x, int rows, int in,
                            const struct lora_scratch *scratch)
@@ -88,7 +89,7 @@ static const real *dropped(bool fp8, const struct lora *lora, const struct lora_
     size_t count = (size_t)rows * (size_t)in;
 
     if (lora->dropout == 0)
-        return x;
+        return operand(fp8, x, count, scratch->x);
     dropout_mask(lora, part->key, group, keys, rows, in, scratch->mask);
 #pragma omp parallel for simd schedule(static)
     for (size_t i = 0; i < count; i++)
@@ -120,6 +121,25 @@ void lora_forward(bool fp8, const struct lora *lora, int group, const uint64_t *
                     y + (size_t)r * (size_t)out + p->row, out);
         }
     }
+}
+
+// A part's rows of dy as the products read them; *row: from one to the next.
+static const real *gradient(bool fp8, const struct lora_part *part, const real *dy, int rows,
+                            int out, const struct lora_scratch *scratch, int *row)
+{
+    const real *from = dy + part->row;
+    size_t width = (size_t)part->rows;
+
+    *row = out;
+    if (!fp8)
+        return from;
+    *row = part->rows;
+#pragma omp parallel for schedule(static)
+    for (int r = 0; r < rows; r++)
+        for (size_t c = 0; c < width; c++)
+            scratch->dy[(size_t)r * width + c] =
+                round_to_bf16(fp8, from[(size_t)r * (size_t)out + c]);
+    return scratch->dy;
 }
 
 static void rows_weigh(bool fp8, const real *weights, int rows, int cols, real *x)
@@ -168,9 +188,10 @@ void lora_backward(bool fp8, const struct lora *lora, int group, const uint64_t 
             int n = rows - r < BLOCK_ROWS ? rows - r : BLOCK_ROWS;
             const real *block = dropped(fp8, lora, p, group, keys ? keys + r : NULL,
                                         x + (size_t)r * (size_t)in, n, in, &s);
-            const real *d = dy + (size_t)r * (size_t)out + p->row;
+            int row;
+            const real *d = gradient(fp8, p, dy + (size_t)r * (size_t)out, n, out, &s, &row);
             gemm_nt(n, rank, in, 1, block, in, a, in, 0, s.s, rank);
-            gemm_nn(n, rank, p->rows, scale, d, out, b, rank, 0, s.ds, rank);
+            gemm_nn(n, rank, p->rows, scale, d, row, b, rank, 0, s.ds, rank);
             round_rows(fp8, s.s, (size_t)n * (size_t)rank);
             round_rows(fp8, s.ds, (size_t)n * (size_t)rank);
             if (dx)
@@ -179,7 +200,7 @@ void lora_backward(bool fp8, const struct lora *lora, int group, const uint64_t 
                 rows_weigh(fp8, row_weights + r, n, rank, s.s);
                 rows_weigh(fp8, row_weights + r, n, rank, s.ds);
             }
-            gemm_tn(p->rows, rank, n, scale, d, out, s.s, rank, 1, db, rank);
+            gemm_tn(p->rows, rank, n, scale, d, row, s.s, rank, 1, db, rank);
             gemm_tn(rank, in, n, 1, s.ds, rank, block, in, 1, da, in);
         }
     }

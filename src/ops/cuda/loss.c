@@ -15,11 +15,10 @@ int cuda_cross_entropy(struct ops *ops, real *logits, const int32_t *targets, in
     void *losses;
 
     if (vocab > CROSS_ENTROPY_VOCAB_MOST)
-        return error_set(
-            e, -EINVAL,
-            "cross entropy: a vocabulary of %d: the GPU's has room for %d words; train "
-            "this model with --fp8-lora-backend=cpu",
-            vocab, CROSS_ENTROPY_VOCAB_MOST);
+        return error_set(e, -EINVAL,
+                         "cross entropy: a vocabulary of %d: the GPU's has room for %d words; set "
+                         "backend: cpu",
+                         vocab, CROSS_ENTROPY_VOCAB_MOST);
     rc = cuda_push(cuda, (size_t)rows * sizeof(double), &losses, e);
     if (rc == 0)
         rc = CUDA_CHECK(sm90_cross_entropy(logits, targets, rows, vocab, gradient, (float)scale,

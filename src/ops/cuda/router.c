@@ -33,7 +33,7 @@ int cuda_router_forward(struct ops *ops, const void *h, const float *weight, int
     if (m->experts > ROUTER_EXPERTS_MOST || m->top_k > ROUTER_TOP_K_MOST)
         return error_set(e, -EINVAL,
                          "router: %d experts, %d a token: the GPU's router has room for %d and "
-                         "%d; train this model with --fp8-lora-backend=cpu",
+                         "%d; set backend: cpu",
                          m->experts, m->top_k, ROUTER_EXPERTS_MOST, ROUTER_TOP_K_MOST);
     if ((rc = cuda_push(cuda, sums * sizeof(double), &mass, e)) < 0 ||
         (rc = cuda_push(cuda, sums * sizeof(int32_t), &slots, e)) < 0)
