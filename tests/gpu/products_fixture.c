@@ -98,16 +98,6 @@ struct rows stream_make(int rows, int cols, float size)
     return r;
 }
 
-// Rounded up to four bits, so that its products with e4m3's four are exact in bf16, as which the
-// GPU alone reads quantised rows.
-static float scale_round(float scale)
-{
-    int exponent;
-    float fraction = frexpf(scale, &exponent);
-
-    return ldexpf(ceilf(fraction * 16), exponent - 4);
-}
-
 struct rows quantised_make(int rows, int cols, float size)
 {
     size_t pitch = quantised_row_bytes(cols);
@@ -121,7 +111,7 @@ struct rows quantised_make(int rows, int cols, float size)
             uint8_t *to = raw + (size_t)i * pitch;
             for (int k = 0; k < n; k++)
                 amax = fmaxf(amax, fabsf(x[k]));
-            scale = scale_round(amax / E4M3_MAX);
+            scale = amax / E4M3_MAX;
             memcpy(to + quantised_scale_offset(cols) + c / 128 * 4, &scale, sizeof scale);
             for (int k = 0; k < n; k++) {
                 to[c + k] = e4m3_from_float(x[k] / scale);
