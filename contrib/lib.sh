@@ -107,10 +107,10 @@ folder_claim() {
             die "$1: not empty and not made by $program: choose another"
         fi
     fi
-    mkdir -p "$1" 2>/dev/null || die "$1: cannot be made: choose another"
     others=$(others_folder "$(dirname "$1")")
     [ -z "$others" ] ||
         die "$1: others than root can change $others, so slurmd runs nothing from there: choose another, such as one below /var/lib"
+    mkdir -p "$1" 2>/dev/null || die "$1: cannot be made: choose another"
     chmod 755 "$1"
     : >"$1/$2"
     as_job_user "$3" / test -x "$1" ||

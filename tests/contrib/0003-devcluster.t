@@ -35,7 +35,7 @@ refused '--dir needs a value' up --dir
 refused 'unexpected word again' up again
 refused 'only shell takes a command' up -- true
 refused '--plugin and --plugstack exclude each other' up --plugin /a --plugstack /b
-refused '--plugin: no such file' up --dir "$WORK/a" --plugin "$WORK/none"
+refused "--plugin $WORK/none: no such file" up --dir "$WORK/a" --plugin "$WORK/none"
 refused '--user nosuchuser: no such user' up --dir "$WORK/a" --user nosuchuser
 refused '--user root: jobs run as an ordinary user' up --dir "$WORK/a" --user root
 refused "$WORK/x y: Slurm takes" up --dir "$WORK/x y"
@@ -50,6 +50,8 @@ chmod 700 "$WORK/closed"
 refused "$WORK/closed/a: nobody cannot reach it" up --dir "$WORK/closed/a"
 chown nobody "$WORK/theirs"
 refused "$WORK/theirs: not a folder of root's" up --dir "$WORK/theirs"
+refused "$WORK/theirs/a: others than root can change $WORK/theirs," up --dir "$WORK/theirs/a"
+ok "nothing is made there" [ ! -e "$WORK/theirs/a" ]
 
 run setpriv --bounding-set=-mknod "$FL_SOURCE_DIR/contrib/devcluster" up --dir "$WORK/a"
 like "$status $err" '^1 devcluster: cannot make device files \(mknod needs CAP_MKNOD\)' "refused: no CAP_MKNOD"
