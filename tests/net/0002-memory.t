@@ -9,8 +9,8 @@ tests=0
 for n in 1 2 4; do
     tests=$((tests + 1))
     launch=()
-    if [ $n -gt 1 ]; then
-        launch=(mpirun --oversubscribe --bind-to none -np $n)
+    if [ "$n" -gt 1 ]; then
+        launch=(mpirun --oversubscribe --bind-to none -np "$n")
         if ! command -v mpirun >/dev/null; then
             echo "ok $tests - $n ranks # SKIP no mpirun"
             continue
@@ -18,7 +18,7 @@ for n in 1 2 4; do
     fi
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OPENBLAS_NUM_THREADS=1 \
         OMP_WAIT_POLICY=passive ASAN_OPTIONS=detect_leaks=0 \
-        timeout 240 "${launch[@]}" "$program" $n >"$work/out" 2>"$work/err"
+        timeout 240 "${launch[@]}" "$program" "$n" >"$work/out" 2>"$work/err"
     status=$?
     sed 's/^/# /' "$work/out" "$work/err"
     if [ $status = 0 ] && grep -q '^1\.\.' "$work/out"; then
