@@ -10,11 +10,11 @@
 // device-side offsets: no count ever travels to the host.
 #include "fp8_gemm.h"
 #include "sm90_ptx.cuh"
+#include "sm90_tensor_map.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stddef.h>
-#include <cudaTypedefs.h>
 
 #define TILE_N      128
 #define TILE_K      128 // bytes of a swizzled row, and the block of a scale
@@ -406,30 +406,6 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_fp8_gemm_kernel(
         cluster_sync();
 }
 
-static int map_encode(CUtensorMap *map, CUtensorMapDataType type, const void *base, uint64_t inner,
-                      uint64_t outer, uint64_t stride_bytes, uint32_t box_inner, uint32_t box_outer,
-                      CUtensorMapSwizzle swizzle)
-{
-    static PFN_cuTensorMapEncodeTiled_v12000 encode;
-    cuuint64_t dims[2] = {inner, outer}, strides[1] = {stride_bytes};
-    cuuint32_t box[2] = {box_inner, box_outer}, steps[2] = {1, 1};
-
-    if (!encode) {
-        cudaDriverEntryPointQueryResult found;
-        void *entry = NULL;
-        cudaError_t rc = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
-                                                          cudaEnableDefault, &found);
-        if (rc != cudaSuccess || found != cudaDriverEntryPointSuccess)
-            return rc != cudaSuccess ? rc : cudaErrorSymbolNotFound;
-        encode = (PFN_cuTensorMapEncodeTiled_v12000)entry;
-    }
-    return encode(map, type, 2, (void *)base, dims, strides, box, steps,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS
-               ? 0
-               : cudaErrorInvalidValue;
-}
-
 template <int WAVES, int STAGES, int CLUSTER, bool LOW_RANK, typename Out>
 static int launch(const struct fp8_gemm *x, const gemm_arguments &g, cudaStream_t stream)
 {
@@ -442,20 +418,16 @@ static int launch(const struct fp8_gemm *x, const gemm_arguments &g, cudaStream_
     int device, processors, rc;
 
     static_assert(bytes <= 232448, "shared memory of a block");
-    if ((rc = map_encode(&a, CU_TENSOR_MAP_DATA_TYPE_UINT8, x->a, x->k, x->rows, x->a_pitch, TILE_K,
-                         Shared::tile_m / CLUSTER, CU_TENSOR_MAP_SWIZZLE_128B)) ||
-        (rc = map_encode(&b, CU_TENSOR_MAP_DATA_TYPE_UINT8, x->b, x->k, (uint64_t)x->groups * x->n,
-                         x->k, TILE_K, TILE_N, CU_TENSOR_MAP_SWIZZLE_128B)))
+    if ((rc = tensor_map_bytes(&a, x->a, x->rows, x->k, x->a_pitch, Shared::tile_m / CLUSTER)) ||
+        (rc = tensor_map_bytes(&b, x->b, (uint64_t)x->groups * x->n, x->k, x->k, TILE_N)))
         return rc;
     low_rank_a = a; // valid, never read without a low-rank term
     low_rank_b = b;
     if (x->lora_rank &&
-        ((rc = map_encode(&low_rank_a, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, x->lora_s, x->s_columns,
-                          x->rows, (uint64_t)x->s_columns * 2, TILE_RANK, Shared::tile_m / CLUSTER,
-                          CU_TENSOR_MAP_SWIZZLE_128B)) ||
-         (rc = map_encode(&low_rank_b, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, x->lora_b, x->lora_rank,
-                          (uint64_t)x->groups * x->n, (uint64_t)x->lora_rank * 2, TILE_RANK, TILE_N,
-                          CU_TENSOR_MAP_SWIZZLE_128B))))
+        ((rc = tensor_map_bf16(&low_rank_a, x->lora_s, x->rows, x->s_columns,
+                               (uint64_t)x->s_columns * 2, Shared::tile_m / CLUSTER)) ||
+         (rc = tensor_map_bf16(&low_rank_b, x->lora_b, (uint64_t)x->groups * x->n, x->lora_rank,
+                               (uint64_t)x->lora_rank * 2, TILE_N))))
         return rc;
     if ((rc = cudaGetDevice(&device)) ||
         (rc = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) ||
