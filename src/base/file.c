@@ -37,7 +37,8 @@ int file_read(const char *path, size_t limit_bytes, char **text, size_t *bytes, 
 
     *text = NULL;
     if (fd < 0)
-        return fail(e, -errno, path, "open");
+        return error_set(e, -errno, "%s: cannot open: %s; check the path and its permissions",
+                         *path ? path : "''", strerror(errno));
     if (fstat(fd, &st) < 0) {
         rc = fail(e, -errno, path, "stat");
         goto out;

@@ -145,8 +145,8 @@ int model_parse(const char *text, size_t bytes, const char *name, struct model *
 
     memset(model, 0, sizeof *model);
     if (!root)
-        return error_set(e, -EINVAL, "%s:%d: not valid JSON: %s", name, json_error.line,
-                         json_error.text);
+        return error_set(e, -EINVAL, "%s:%d: not valid JSON: %s; copy it from the checkpoint again",
+                         name, json_error.line, json_error.text);
     if (!json_is_object(root)) {
         json_decref(root);
         return error_set(e, -EINVAL, "%s: not a JSON object", name);

@@ -102,8 +102,8 @@ static int index_parse(struct checkpoint *c, const char *text, size_t bytes, con
     int rc;
 
     if (!root)
-        return error_set(e, -EINVAL, "%s:%d: not valid JSON: %s", path, json_error.line,
-                         json_error.text);
+        return error_set(e, -EINVAL, "%s:%d: not valid JSON: %s; download the file again", path,
+                         json_error.line, json_error.text);
     if (!json_is_object(map)) {
         rc = error_set(e, -EINVAL, "%s: no weight_map in it; download it again", path);
         goto out;
@@ -137,8 +137,9 @@ static int single_open(struct checkpoint *c, struct fl_error *e)
     if (rc != -ENOENT)
         return rc;
     if (stat(c->folder, &st) < 0)
-        return error_set(e, -errno, "%s: cannot open the model's folder: %s", c->folder,
-                         strerror(errno));
+        return error_set(e, -errno,
+                         "%s: cannot open the model's folder: %s; check its path and permissions",
+                         c->folder, strerror(errno));
     return error_set(e, rc,
                      "%s: holds neither " INDEX_NAME " nor " SINGLE_NAME
                      ": 'model' must be a folder in Hugging Face layout",

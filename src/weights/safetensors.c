@@ -159,8 +159,9 @@ static int header_parse(struct safetensors *file, const char *text, size_t bytes
     int rc = 0;
 
     if (!root)
-        return error_set(e, -EINVAL, "%s: header is not valid JSON at byte %d: %s", file->path,
-                         json_error.position + 8, json_error.text);
+        return error_set(e, -EINVAL,
+                         "%s: header is not valid JSON at byte %d: %s; download the file again",
+                         file->path, json_error.position + 8, json_error.text);
     if (!json_is_object(root)) {
         json_decref(root);
         return error_set(e, -EINVAL, "%s: header is not a JSON object", file->path);
@@ -224,7 +225,9 @@ int safetensors_open(const char *path, struct safetensors **out, struct fl_error
     file->path = memory_string(path);
     file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file->fd < 0 || fstat(file->fd, &st) < 0) {
-        rc = error_set(e, -errno, "%s: cannot open: %s", path, strerror(errno));
+        rc = error_set(e, -errno,
+                       "%s: cannot open: %s; check the checkpoint's files and permissions", path,
+                       strerror(errno));
         goto out;
     }
     if (!S_ISREG(st.st_mode)) {

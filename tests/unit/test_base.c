@@ -42,6 +42,8 @@ static void file_round_trip(void **state)
     free(text);
     check_error(file_read(path, 3, &text, &bytes, &e), &e, "at most 3");
     check_error(file_read(folder, 3, &text, &bytes, &e), &e, "not a regular file");
+    check_error(file_read("", 3, &text, &bytes, &e), &e,
+                "'': cannot open: No such file or directory; check the path");
     struct file_writer *w;
     check_ok(file_writer_open(path, &w, &e), &e);
     check_ok(file_writer_append(w, "half", 4, &e), &e);
