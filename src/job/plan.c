@@ -10,7 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ALIGNMENT      256  // ARENA_ALIGNMENT of mem/arena.h, which the plugin does not see
+#define ALIGNMENT 256 // ARENA_ALIGNMENT of mem/arena.h, which the plugin does not see
+// The arena maps two halves in granules of 2 MiB (ARENA_GRANULE), and its cap is on what is mapped.
+#define ROUNDING       (2u << 21)
 #define HEAD_ROWS      256  // of one chunk of logits: NET_HEAD_CHUNK of net/net.h
 #define CPU_ROWS       256  // of a dequantised tile, and of a block of LoRA rows, of ops/cpu
 #define HEAD_TILE      1024 // rows of the head widened together, of ops/cpu
@@ -360,12 +362,13 @@ static int over_cap(const struct spec *spec, const struct plan *plan, uint64_t c
                  memory_category_name((enum memory_category)most),
                  bytes_format(plan->bytes[most], one));
     }
-    return error_set(e, -ENOSPC,
-                     "%s: the plan of %s a rank is above the cap of %s: %s; lower "
-                     "micro_batch_size, max_length or lora_rank, or raise "
-                     "expert_model_parallel_size",
-                     spec->source, bytes_format(plan->total_bytes, total),
-                     bytes_format(cap_bytes, cap), list);
+    return error_set(
+        e, -ENOSPC,
+        "%s: the plan of %s a rank, rounding included, is above the cap of %s: %s; lower "
+        "micro_batch_size, max_length or lora_rank, or raise "
+        "expert_model_parallel_size",
+        spec->source, bytes_format(plan->total_bytes + ROUNDING, total),
+        bytes_format(cap_bytes, cap), list);
 }
 
 int plan_make(const struct spec *spec, const struct model *model, int world, uint64_t cap_bytes,
@@ -416,7 +419,7 @@ int plan_make_threads(const struct spec *spec, const struct model *model, int wo
     activations_plan(plan, model, &s);
     workspace_plan(spec, plan, &s, threads);
     communication_plan(plan, &s);
-    if (cap_bytes && plan->total_bytes > cap_bytes)
+    if (cap_bytes && plan->total_bytes + ROUNDING > cap_bytes)
         return over_cap(spec, plan, cap_bytes, e);
     return 0;
 }

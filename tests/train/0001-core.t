@@ -185,6 +185,11 @@ refused cuda "backend cuda: no GPU is visible to this build" "a backend that is 
     env CUDA_VISIBLE_DEVICES= "$core" cuda.yaml
 job cap
 refused cap "cap" "a plan above the cap" env FP8_LORA_CAP=10000000 "$core" cap.yaml
+job fits
+cap=$("${FL_BUILD_DIR:-.}/fp8-lora" plan --ranks 1 --json fits.yaml |
+    sed -n 's/.*"total_bytes": *\([0-9]*\).*/\1/p' | head -n 1)
+FP8_LORA_CAP=$((cap + (4 << 20))) "$core" fits.yaml >fits.log 2>fits.err
+ok $? "a cap of the planned bytes and the arena's rounding is enough"
 refused word "usage: fp8-lora-core job.yaml" "no word at all" "$core"
 refused alone "4 ranks were started without MPI: start them with \`srun --mpi=pmix\`" \
     "ranks that cannot find each other" env FP8_LORA_WORLD=4 "$core" one.yaml

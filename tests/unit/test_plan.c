@@ -267,13 +267,13 @@ static void cap_and_refusals(void **state)
     struct fl_error e;
     (void)state;
     check_ok(plan_make(spec, &model, 1, 0, &plan, &e), &e);
-    check_ok(plan_make(spec, &model, 1, plan.total_bytes, &same, &e), &e);
-    check_error(plan_make(spec, &model, 1, plan.total_bytes - 1, &same, &e), &e,
+    check_ok(plan_make(spec, &model, 1, plan.total_bytes + (4 << 20), &same, &e), &e);
+    check_error(plan_make(spec, &model, 1, plan.total_bytes + (4 << 20) - 1, &same, &e), &e,
                 "job.yaml: the plan of ");
     assert_int_equal(e.code, -ENOSPC);
     assert_true(same.total_bytes == plan.total_bytes);
     check_error(plan_make(spec, &model, 1, 1 << 20, &same, &e), &e,
-                "a rank is above the cap of 1.00 MiB: ");
+                "a rank, rounding included, is above the cap of 1.00 MiB: ");
     assert_non_null(strstr(e.text, "activations "));
     assert_non_null(strstr(e.text, "; lower micro_batch_size, max_length or lora_rank"));
     check_error(plan_make(spec, &model, 3, 0, &plan, &e), &e, "global_batch_size 16");
