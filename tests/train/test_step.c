@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first-step gate and the optimizer on the real network with the tiny checkpoint.
-#include "unit/check.h"
+#include "train/stage.h"
 
-#include "base/memory.h"
-#include "comm/comm.h"
-#include "job/plan.h"
 #include "net/pass.h"
 #include "train/gate.h"
 #include "train/optimizer.h"
@@ -12,87 +9,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#define TINY FL_SOURCE_DIR "/tests/data/tiny-qwen3-moe-fp8"
-
-enum { SAMPLES = 2, LENGTH = 24, TOKENS = SAMPLES * LENGTH };
-
-struct stage {
-    struct spec *spec;
-    struct model model;
-    struct layout layout;
-    struct comm *world;
-    struct arena *arena;
-    struct ops *ops;
-    struct model_weights *weights;
-    struct adapters *adapters;
-    struct net *net;
-    struct batch *batch;
-    struct fl_error e;
-};
-
-static int setup(void **state)
-{
-    static const char job[] = "model: " TINY "\ndataset: x\noutput_dir: y\nnumerics: exact\n"
-                              "lora_rank: 4\nlora_alpha: 8\nlora_dropout: 0\nclip_grad: 0.5\n"
-                              "moe_aux_loss_coeff: 0\n";
-    struct stage *s = memory_zeroed(1, sizeof *s);
-
-    check_ok(spec_parse_yaml(job, sizeof job - 1, "job", &s->spec, &s->e), &s->e);
-    check_ok(model_load(TINY, &s->model, &s->e), &s->e);
-    check_ok(layout_make(s->spec, &s->model, 1, 0, &s->layout, &s->e), &s->e);
-    check_ok(comm_self_create(&s->world, &s->e), &s->e);
-    check_ok(arena_create_host(0, &s->arena, &s->e), &s->e);
-    check_ok(ops_cpu_create(&s->model, NUMERICS_EXACT, s->arena, &s->ops, &s->e), &s->e);
-    check_ok(model_weights_create(&s->model, &s->layout, s->arena, &s->weights, &s->e), &s->e);
-    check_ok(model_weights_load(s->weights, TINY, &s->model, &s->layout, 1, NULL, NULL, &s->e), &s->e);
-    check_ok(adapters_create(s->spec, &s->model, &s->layout, s->arena, &s->adapters, &s->e), &s->e);
-    adapters_init(s->adapters, 1);
-    const struct net_config config = {.spec = s->spec,
-                                      .model = &s->model,
-                                      .layout = &s->layout,
-                                      .ops = s->ops,
-                                      .arena = s->arena,
-                                      .ep_comm = s->world,
-                                      .weights = s->weights,
-                                      .adapters = s->adapters};
-    check_ok(net_create(&config, &s->net, &s->e), &s->e);
-    s->batch = batch_create(TOKENS, SAMPLES);
-    s->batch->tokens = TOKENS;
-    s->batch->samples = SAMPLES;
-    for (int i = 0; i <= SAMPLES; i++)
-        s->batch->starts[i] = i * LENGTH;
-    for (int t = 0; t < TOKENS; t++) {
-        s->batch->ids[t] = (t * 37 + 11) % s->model.vocab;
-        s->batch->positions[t] = t % LENGTH;
-        s->batch->keys[t] = (uint64_t)t;
-        s->batch->targets[t] = (t * 53 + 5) % s->model.vocab;
-    }
-    s->batch->target_count = TOKENS;
-    *state = s;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct stage *s = *state;
-
-    batch_destroy(s->batch);
-    net_destroy(s->net);
-    adapters_destroy(s->adapters);
-    model_weights_destroy(s->weights);
-    ops_destroy(s->ops);
-    arena_destroy(s->arena);
-    comm_destroy(s->world);
-    spec_destroy(s->spec);
-    free(s);
-    return 0;
-}
-
-static size_t params_count(const struct stage *s)
-{
-    return s->adapters->replicated + s->adapters->expert;
-}
 
 // A first step up to its gradients.
 static struct gate *first_step(struct stage *s)
@@ -204,6 +120,48 @@ static void gate_knows_dropped_tokens(void **state)
     s->spec->capacity_factor = 0;
 }
 
+struct seats {
+    int experts[TOKENS * 4];
+    int limit, full; // most slots an expert may keep; experts at that limit
+};
+
+static void seats_see(void *context, const char *what, int layer, const real *values, int rows,
+                      int cols)
+{
+    struct seats *seats = context;
+    int routed[16] = {0}, kept[16] = {0};
+
+    (void)layer;
+    for (int i = 0; i < rows * cols && strcmp(what, "experts") == 0; i++)
+        seats->experts[i] = (int)values[i];
+    if (strcmp(what, "kept") != 0)
+        return;
+    for (int i = 0; i < rows * cols; i++) {
+        routed[seats->experts[i]]++;
+        kept[seats->experts[i]] += values[i] > 0;
+    }
+    for (int i = 0; i < 16; i++) {
+        assert_int_equal(kept[i], routed[i] < seats->limit ? routed[i] : seats->limit);
+        seats->full += routed[i] > seats->limit;
+    }
+}
+
+// 48 tokens x 4 slots x 0.3 / 16 experts = 3.6 rows: an expert takes 4.
+static void capacity_rounds_up(void **state)
+{
+    struct stage *s = *state;
+    struct seats seats = {.limit = 4};
+    struct net_loss loss;
+
+    assert_true(s->model.experts == 16 && s->model.top_k == 4);
+    s->spec->capacity_factor = 0.3;
+    net_probe_set(s->net, &(struct net_probe){.see = seats_see, .context = &seats});
+    check_ok(net_train(s->net, s->batch, 0, 1.0 / TOKENS, 1, &loss, &s->e), &s->e);
+    assert_true(seats.full > 0);
+    net_probe_set(s->net, &(struct net_probe){0});
+    s->spec->capacity_factor = 0;
+}
+
 // The mask of a module is its own in every step and layer, and there is none outside training.
 static void dropout_keys_differ(void **state)
 {
@@ -287,8 +245,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gate_passes_training),      cmocka_unit_test(gate_stops_bad_numbers),
         cmocka_unit_test(gate_names_the_module),     cmocka_unit_test(gate_knows_idle_experts),
-        cmocka_unit_test(gate_knows_dropped_tokens), cmocka_unit_test(dropout_keys_differ),
-        cmocka_unit_test(optimizer_is_adamw),
+        cmocka_unit_test(gate_knows_dropped_tokens), cmocka_unit_test(capacity_rounds_up),
+        cmocka_unit_test(dropout_keys_differ),       cmocka_unit_test(optimizer_is_adamw),
     };
-    return cmocka_run_group_tests_name("step", tests, setup, teardown);
+    return cmocka_run_group_tests_name("step", tests, stage_setup, stage_teardown);
 }
