@@ -50,12 +50,13 @@ for name in quickstart check; do
         setpriv --reuid=nobody --clear-groups env PATH="$WORK/bin" "$WORK/contrib/$name"
 done
 
-run timeout --signal=INT --preserve-status 4 "$contrib/quickstart" "$dir"
+# Who starts the tests may ignore SIGINT, as CI does: a shell keeps what it inherits ignored.
+run timeout --signal=INT --preserve-status 4 env --default-signal=INT "$contrib/quickstart" "$dir"
 is "$status" 130 "Ctrl-C in the build ends it"
 is "$(processes)" 0 "and leaves nothing running"
 
 metrics=$dir/cluster/home/output/metrics.jsonl
-timeout --preserve-status 900 "$contrib/quickstart" "$dir" >"$WORK/run.out" 2>"$WORK/run.err" </dev/null &
+timeout --preserve-status 900 env --default-signal=INT "$contrib/quickstart" "$dir" >"$WORK/run.out" 2>"$WORK/run.err" </dev/null &
 trains_or_ended() { grep -qs '"event":"train"' "$metrics" || ! [ -d "/proc/$!" ]; }
 ok "the job begins" wait_until 900 trains_or_ended
 kill -INT $!
