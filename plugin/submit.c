@@ -3,6 +3,7 @@
 #include "submit.h"
 
 #include "job/plan.h"
+#include "job/runnable.h"
 #include "option.h"
 #include "refuse.h"
 #include "report/record.h"
@@ -119,6 +120,8 @@ static int job_plan(int argc, char *const *argv, int tasks, struct plan *plan, s
     int code;
 
     code = spec_load(argc, argv, &spec, e);
+    if (!code)
+        code = runnable_check(spec, e);
     if (!code)
         code = model_load(spec->model, &model, e);
     if (!code)

@@ -7,6 +7,7 @@
 #include "comm/agree.h"
 #include "data/loader.h"
 #include "job/plan.h"
+#include "job/runnable.h"
 #include "net/net.h"
 #include "train/backend.h"
 #include "train/cores.h"
@@ -63,6 +64,8 @@ static int job_read(struct core *core, struct fl_error *e)
     if (core->launch.word_count == 0)
         return error_set(e, -EINVAL, "usage: fp8-lora-core job.yaml, or -- and flags");
     rc = spec_load(core->launch.word_count, core->launch.words, &core->spec, e);
+    if (rc == 0)
+        rc = runnable_check(core->spec, e);
     if (rc == 0)
         rc = backend_choose(core->spec, core->launch.world, e);
     if (rc < 0)

@@ -12,6 +12,12 @@
 enum backend { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA };
 enum numerics { NUMERICS_FP8, NUMERICS_EXACT }; // exact: dequantised weights, fp32 throughout (CPU)
 enum decay { DECAY_COSINE, DECAY_LINEAR, DECAY_CONSTANT };
+// What of a layer is computed again for its backward pass; AUTO: as little as the cap allows.
+enum recompute { RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_AUTO };
+enum recompute_part { RECOMPUTE_EXPERTS, RECOMPUTE_ATTENTION }; // of SELECTIVE
+enum storage { STORAGE_FP32, STORAGE_FP16, STORAGE_BF16, STORAGE_FP8 };
+// Where the inputs of layers that are computed again wait.
+enum layer_inputs { LAYER_INPUTS_DEVICE, LAYER_INPUTS_FP8, LAYER_INPUTS_HOST };
 
 // LoRA targets. QKV, PROJ, FC1, FC2 are the fused modules, one A each; Q, K, V have an A of their
 // own and are used instead of QKV.
@@ -46,6 +52,13 @@ struct spec {
     int max_length;                          // tokens of a sample; longer ones are dropped
     double aux_loss_coeff;                   // 0: none
     double capacity_factor;                  // 0: dropless
+
+    enum recompute recompute;
+    enum recompute_part recompute_part;
+    enum layer_inputs layer_inputs;
+    bool shard_frozen;      // attention, embedding and head weights are spread over the ranks
+    bool optimizer_offload; // optimizer states wait in host memory
+    enum storage main_params, main_grads, exp_avg, exp_avg_sq;
 
     double lr, min_lr, lr_warmup_fraction;
     enum decay lr_decay;

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan can count and this version's trainer cannot run yet.
+#ifndef FL_JOB_RUNNABLE_H
+#define FL_JOB_RUNNABLE_H
+
+#include "job/spec.h"
+
+// 0, or -ENOTSUP with the first key of the job that the trainer refuses, and what to write instead.
+int runnable_check(const struct spec *spec, struct fl_error *e);
+
+#endif
