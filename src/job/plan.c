@@ -345,12 +345,15 @@ static void communication_plan(struct plan *plan, const struct sizes *s)
 }
 
 // The three largest categories in words.
-static int over_cap(const struct spec *spec, const struct plan *plan, uint64_t cap_bytes,
-                    struct fl_error *e)
+int plan_cap_check(const struct spec *spec, const struct plan *plan, uint64_t cap_bytes,
+                   struct fl_error *e)
 {
+    uint64_t need = plan->dry ? plan->mapped_bytes : plan->total_bytes + ROUNDING;
     char list[256] = "", total[BYTES_TEXT], cap[BYTES_TEXT], one[BYTES_TEXT];
     bool told[MEMORY_CATEGORIES] = {false};
 
+    if (!cap_bytes || need <= cap_bytes)
+        return 0;
     for (int place = 0; place < 3; place++) {
         int most = -1;
         size_t used = strlen(list);
@@ -367,8 +370,7 @@ static int over_cap(const struct spec *spec, const struct plan *plan, uint64_t c
         "%s: the plan of %s a rank, rounding included, is above the cap of %s: %s; lower "
         "micro_batch_size, max_length or lora_rank, or raise "
         "expert_model_parallel_size",
-        spec->source, bytes_format(plan->total_bytes + ROUNDING, total),
-        bytes_format(cap_bytes, cap), list);
+        spec->source, bytes_format(need, total), bytes_format(cap_bytes, cap), list);
 }
 
 int plan_make(const struct spec *spec, const struct model *model, int world, uint64_t cap_bytes,
@@ -419,7 +421,5 @@ int plan_make_threads(const struct spec *spec, const struct model *model, int wo
     activations_plan(plan, model, &s);
     workspace_plan(spec, plan, &s, threads);
     communication_plan(plan, &s);
-    if (cap_bytes && plan->total_bytes + ROUNDING > cap_bytes)
-        return over_cap(spec, plan, cap_bytes, e);
-    return 0;
+    return plan_cap_check(spec, plan, cap_bytes, e);
 }

@@ -4,25 +4,24 @@
 
 #include <math.h>
 
-#define CHUNK 65536 // elements summed together, so that no sum depends on the number of threads
-
 int cpu_sum_squares(struct ops *ops, const real *x, size_t count, double *sum, struct fl_error *e)
 {
     struct cpu *cpu = cpu_of(ops);
-    size_t chunks = (count + CHUNK - 1) / CHUNK;
     struct arena_mark mark = arena_mark(cpu->arena);
-    void *push;
+    struct cpu_scratch scratch = sum_squares_scratch(count);
+    size_t chunks = scratch.bytes[0] / sizeof(double); // whatever the number of threads
+    void *push[CPU_SCRATCHES] = {NULL};
     double *sums;
-    int rc = arena_push(cpu->arena, MEMORY_WORKSPACE, chunks * sizeof *sums, &push, e);
+    int rc = cpu_push(cpu, &scratch, push, e);
 
     if (rc < 0)
         return rc;
-    sums = push;
+    sums = push[0];
 #pragma omp parallel for schedule(static)
     for (size_t c = 0; c < chunks; c++) {
-        size_t end = (c + 1) * CHUNK < count ? (c + 1) * CHUNK : count;
+        size_t end = (c + 1) * CPU_SUM_CHUNK < count ? (c + 1) * CPU_SUM_CHUNK : count;
         sums[c] = 0;
-        for (size_t i = c * CHUNK; i < end; i++)
+        for (size_t i = c * CPU_SUM_CHUNK; i < end; i++)
             sums[c] += (double)x[i] * (double)x[i];
     }
     *sum = 0;

@@ -10,14 +10,13 @@ int cuda_sum_squares(struct ops *ops, const real *x, size_t count, double *sum, 
 {
     struct cuda *cuda = cuda_of(ops);
     struct arena_mark mark = arena_mark(cuda->arena);
-    void *parts, *total;
+    void *push[CUDA_SCRATCHES]; // parts, total
     int rc;
 
-    if ((rc = cuda_push(cuda, SUM_SQUARES_PARTS * sizeof *sum, &parts, e)) < 0 ||
-        (rc = cuda_push(cuda, sizeof *sum, &total, e)) < 0 ||
-        (rc = CUDA_CHECK(optimizer_sum_squares(x, count, parts, total, cuda->stream), e)) < 0 ||
+    if ((rc = cuda_push_all(cuda, sum_squares_bytes(), push, e)) < 0 ||
+        (rc = CUDA_CHECK(optimizer_sum_squares(x, count, push[0], push[1], cuda->stream), e)) < 0 ||
         (rc = CUDA_CHECK(
-             cudaMemcpyAsync(sum, total, sizeof *sum, cudaMemcpyDeviceToHost, cuda->stream), e)) <
+             cudaMemcpyAsync(sum, push[1], sizeof *sum, cudaMemcpyDeviceToHost, cuda->stream), e)) <
             0)
         goto out;
     rc = CUDA_CHECK(cudaStreamSynchronize(cuda->stream), e);
