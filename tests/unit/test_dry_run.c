@@ -82,7 +82,7 @@ static char *job_draw(int ep)
     static const char *const data[] = {"", "val_dataset: v\n"};
     static const char *const dropouts[] = {"0", "0.05"};
 
-    return memory_format("model: m\ndataset: d\nglobal_batch_size: 720720\n%s\n"
+    return memory_format("model: m\ndataset: d\nglobal_batch_size: 2882880\n%s\n"
                          "target_modules: %s\nlora_rank: %d\nlora_dropout: %s\n"
                          "micro_batch_size: %d\nmax_length: %d\n"
                          "expert_model_parallel_size: %d\n%s%s",
