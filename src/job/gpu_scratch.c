@@ -79,29 +79,46 @@ static void range_most(const struct gpu_scratch_job *j, const struct product *p,
     }
 }
 
-// dS and A transposed, then in turn: S with a part's A or B; transposed weights, their scales and,
-// where something comes to them, fp32 rows.
+// dY as a left operand.
+static uint64_t quantised(const struct product *p, uint64_t rows)
+{
+    return aligned(rows * p->blocks * FP8_BLOCK) + operand_scales(rows, p->blocks);
+}
+
+// First rows, dS and, in turn, S with a part's A or B: what the adapters' gradients take.
+static uint64_t adapters_backward(const struct product *p, uint64_t rows, uint64_t *turn)
+{
+    *turn = p->adapters ? aligned(rows * p->rank * 2) +
+                              aligned(p->groups * p->rank * larger(p->cols, p->widest) * 2)
+                        : 0;
+    return aligned((p->groups + 1) * 4) + aligned(rows * p->adapters * p->rank * 2);
+}
+
+// And for dX: A transposed; then in turn transposed weights, their scales and, where something
+// comes to them, fp32 rows.
 static uint64_t backward(const struct gpu_scratch_job *j, const struct product *p, uint64_t rows,
                          bool weighted)
 {
     bool finishes = weighted || (p->adapters && j->dropout);
-    uint64_t columns = p->adapters * p->rank, groups, range_rows, low_rank = 0, dx;
+    uint64_t groups, range_rows, turn, dx, stay = adapters_backward(p, rows, &turn);
 
     range_most(j, p, rows, finishes, &groups, &range_rows);
     dx = aligned(groups * p->contracted * p->cols) +
          aligned(groups * p->blocks * blocks(p->cols) * 4) +
          (finishes ? aligned(range_rows * p->cols * 4) : 0);
-    if (p->adapters)
-        low_rank = aligned(rows * p->rank * 2) +
-                   aligned(p->groups * p->rank * larger(p->cols, p->widest) * 2);
-    return aligned((p->groups + 1) * 4) + aligned(rows * columns * 2) +
-           aligned(p->groups * p->cols * columns * 2) + larger(low_rank, dx);
+    return stay + aligned(p->groups * p->cols * p->adapters * p->rank * 2) + larger(turn, dx);
 }
 
-// dY as a left operand.
-static uint64_t quantised(const struct product *p, uint64_t rows)
+// Below the first layer nothing wants dX.
+static uint64_t qkv_backward(const struct gpu_scratch_job *j, const struct product *p,
+                             uint64_t rows)
 {
-    return aligned(rows * p->blocks * FP8_BLOCK) + operand_scales(rows, p->blocks);
+    uint64_t turn, stay;
+
+    if (j->layers > 1)
+        return quantised(p, rows) + backward(j, p, rows, false);
+    stay = adapters_backward(p, rows, &turn);
+    return stay + turn;
 }
 
 static struct product qkv_of(const struct gpu_scratch_job *j)
@@ -163,7 +180,7 @@ struct gpu_scratch gpu_scratch_most(const struct gpu_scratch_job *j)
     consider(&most, "down", forward(&fc2, rows));
     if (!j->training)
         return most;
-    consider(&most, "q k v backward", quantised(&qkv, tokens) + backward(j, &qkv, tokens, false));
+    consider(&most, "q k v backward", qkv_backward(j, &qkv, tokens));
     consider(&most, "output backward",
              quantised(&proj, tokens) + backward(j, &proj, tokens, false));
     consider(&most, "gate and up backward",

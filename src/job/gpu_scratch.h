@@ -7,7 +7,7 @@
 
 // Of one micro-batch; numbers as in job/plan.c.
 struct gpu_scratch_job {
-    uint64_t hidden, q, kv, width, heads, experts, experts_local, vocab;
+    uint64_t layers, hidden, q, kv, width, heads, experts, experts_local, vocab;
     uint64_t samples, length; // tokens of each
     uint64_t ranks;           // of the EP group
     uint64_t mine, most;      // rows this rank's experts get of one rank; and at most one of them

@@ -340,6 +340,7 @@ static struct gpu_scratch scratch_plan_gpu(const struct spec *spec, const struct
                                            const struct sizes *s, bool training)
 {
     return gpu_scratch_most(&(struct gpu_scratch_job){
+        .layers = s->layers,
         .hidden = s->hidden,
         .q = s->q,
         .kv = s->kv,

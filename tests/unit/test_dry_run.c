@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define JOBS 600
+#define JOBS 10000
 
 static uint32_t draws;
 
@@ -45,13 +45,13 @@ static struct model model_draw(int ep)
 
     return (struct model){
         .layers = drawn(1, 5),
-        .hidden = drawn(16, drawn(0, 1) ? 2000 : 300),
+        .hidden = drawn(16, drawn(0, 1) ? 300 : 7000),
         .heads = kv_heads * drawn(1, 4),
         .kv_heads = kv_heads,
         .head_dim = 2 * drawn(4, 70),
         .experts = experts,
         .top_k = drawn(1, experts < 10 ? experts : 10),
-        .expert_width = drawn(1, drawn(0, 1) ? 1000 : 100),
+        .expert_width = drawn(1, drawn(0, 1) ? 100 : 3000),
         .vocab = drawn(2, drawn(0, 3) ? 3000 : 200000),
         .rms_eps = 1e-6,
         .rope_theta = 1e4,
@@ -86,8 +86,8 @@ static char *job_draw(int ep)
                          "target_modules: %s\nlora_rank: %d\nlora_dropout: %s\n"
                          "micro_batch_size: %d\nmax_length: %d\n"
                          "expert_model_parallel_size: %d\n%s%s",
-                         CHOSEN(backends), CHOSEN(targets), drawn(1, drawn(0, 2) ? 40 : 200),
-                         CHOSEN(dropouts), drawn(1, 4), drawn(1, drawn(0, 3) ? 700 : 6000), ep,
+                         CHOSEN(backends), CHOSEN(targets), drawn(1, drawn(0, 2) ? 40 : 600),
+                         CHOSEN(dropouts), drawn(1, 4), drawn(2, drawn(0, 2) ? 700 : 20000), ep,
                          CHOSEN(capacities), CHOSEN(data));
 }
 
