@@ -12,6 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LAYERS_MOST  1024
+#define MODULES_MOST (1 << 20)
+
 // What core.c makes, for one rank without its peers.
 struct run {
     const struct dry_job *job;
@@ -113,19 +116,25 @@ static void result_take(struct run *r, struct dry_result *result)
     ops_dry_sight(r->ops, &result->sight);
 }
 
-// The network counts rows in int.
-static int rows_check(const struct dry_job *job, struct fl_error *e)
+// The network counts rows in int, and nobody waits for a model of a million modules.
+static int job_check(const struct dry_job *job, struct fl_error *e)
 {
     const struct spec *spec = job->spec;
-    double rows = (double)spec->micro_batch_size * spec->max_length * job->model->top_k;
+    const struct model *m = job->model;
+    double rows = (double)spec->micro_batch_size * spec->max_length * m->top_k;
 
-    if (rows * job->layout->ep <= INT_MAX)
-        return 0;
-    return error_set(
-        e, -ERANGE,
-        "%s: micro_batch_size %d x max_length %d tokens of %d ranks are more rows than "
-        "a layer can count: lower either",
-        spec->source, spec->micro_batch_size, spec->max_length, job->layout->ep);
+    if (rows * job->layout->ep > INT_MAX)
+        return error_set(e, -ERANGE,
+                         "%s: micro_batch_size %d x max_length %d tokens of %d ranks are more rows "
+                         "than a layer can count: lower either",
+                         spec->source, spec->micro_batch_size, spec->max_length, job->layout->ep);
+    if (m->layers > LAYERS_MOST || (double)m->layers * job->layout->experts_local > MODULES_MOST)
+        return error_set(e, -ERANGE,
+                         "%s: %d layers of %d experts a rank: no plan is made beyond %d layers or "
+                         "%d experts in all: check the model's config.json",
+                         spec->source, m->layers, job->layout->experts_local, LAYERS_MOST,
+                         MODULES_MOST);
+    return 0;
 }
 
 int dry_run(const struct dry_job *job, struct dry_result *result, struct fl_error *e)
@@ -133,7 +142,7 @@ int dry_run(const struct dry_job *job, struct dry_result *result, struct fl_erro
     struct run r = {.job = job};
     int rc;
 
-    if ((rc = rows_check(job, e)) < 0 || (rc = ranks_make(&r, e)) < 0 ||
+    if ((rc = job_check(job, e)) < 0 || (rc = ranks_make(&r, e)) < 0 ||
         (rc = arena_create_dry(0, &r.arena, e)) < 0 || (rc = network_make(&r, e)) < 0 ||
         (rc = steps_run(&r, e)) < 0)
         goto out;
