@@ -17,7 +17,7 @@ void dry_routing_count(const struct dry_routing *r, int64_t *counts)
 {
     int64_t tokens = r->tokens, local = r->experts_local, others = r->experts - local;
     int64_t most = r->capacity > 0 ? smaller(r->capacity, tokens) : tokens; // of one expert
-    double even = (double)tokens * r->top_k / r->experts * r->skew;
+    double even = tokens ? (double)tokens * r->top_k / r->experts * r->skew : 0;
     int64_t each = limited(even, most), other;
     // A token has top_k different experts, so it chooses a local one at most so often.
     int64_t mine = smaller(tokens * smaller(r->top_k, local), local * most), rest;
