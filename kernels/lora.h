@@ -18,6 +18,37 @@ extern "C" {
 #define LORA_PARTS      3
 #define LORA_CHUNK_ROWS 512 // rows whose share of a gradient is summed at once
 
+// How a gradient [padded_rank, columns] of each group is cut into tiles of LORA_TILE_COLUMNS.
+#define LORA_TILE_COLUMNS 64
+
+// Whether groups and columns alone fill the GPU.
+static inline int lora_gradient_wide(int groups, int columns)
+{
+    return (size_t)groups * (size_t)columns / LORA_TILE_COLUMNS >= 1024;
+}
+
+static inline int lora_gradient_column_tiles(int groups, int columns, int padded_rank)
+{
+    int each = LORA_TILE_COLUMNS * (!lora_gradient_wide(groups, columns) ? 1
+                                    : padded_rank <= 32                  ? 4
+                                                                         : 2);
+
+    return (columns + each - 1) / each;
+}
+
+static inline int lora_gradient_rank_tiles(int padded_rank)
+{
+    int each = padded_rank <= 16 ? 16 : padded_rank <= 32 ? 32 : 64;
+
+    return (padded_rank + each - 1) / each;
+}
+
+static inline size_t lora_gradient_turns(int groups, int columns, int padded_rank)
+{
+    return (size_t)groups * (size_t)lora_gradient_column_tiles(groups, columns, padded_rank) *
+           (size_t)lora_gradient_rank_tiles(padded_rank);
+}
+
 struct lora_groups {
     const int32_t *offsets; // [groups + 1]
     int groups, rows;       // offsets[groups] <= rows
@@ -63,8 +94,6 @@ int lora_project(const struct lora_rows *x, const struct lora_groups *groups, co
 // d[g, j * j_stride + c * c_stride] += alpha * sum over r of bf16(weights[r] * s[r, j]) x[r, c] for
 // j < rank; weights NULL: 1. The chunks of a group are added in their order.
 // turns: int32_t [lora_gradient_turns(...)], scratch.
-size_t lora_gradient_turns(const struct lora_rows *x, const struct lora_groups *groups,
-                           int padded_rank);
 int lora_gradient(const struct lora_rows *x, const struct lora_groups *groups, const uint16_t *s,
                   int s_columns, int rank, int padded_rank, const float *weights, float alpha,
                   float *d, int j_stride, int c_stride, size_t d_group, int32_t *turns,

@@ -8,8 +8,6 @@
 // that the order of the sums, and so their bits, never change.
 #include "lora.cuh"
 
-#define TILE_COLUMNS 64
-
 static __device__ __forceinline__ uint32_t low_halves(uint32_t a, uint32_t b)
 {
     return __byte_perm(a, b, 0x5410);
@@ -74,14 +72,14 @@ static __global__ __launch_bounds__(WARPS * 32) void gradient_kernel(
     const lora_rows x, const lora_groups groups, const uint16_t *s, int s_columns, int padded_rank,
     const float *weights, const gradient_output out)
 {
-    constexpr int column_warps = WARPS / ROW_WARPS, columns = column_warps * TILE_COLUMNS;
-    constexpr int sums = 4 * NT * 4, pitch = TILE_COLUMNS + 1, out_size = NT * 8 * pitch;
+    constexpr int column_warps = WARPS / ROW_WARPS, columns = column_warps * LORA_TILE_COLUMNS;
+    constexpr int sums = 4 * NT * 4, pitch = LORA_TILE_COLUMNS + 1, out_size = NT * 8 * pitch;
     constexpr int sum_size = ROW_WARPS / 2 * sums * 32;
     __shared__ float shared[column_warps * (sum_size > out_size ? sum_size : out_size)];
     int row_warp = threadIdx.x / 32 % ROW_WARPS, column_warp = threadIdx.x / 32 / ROW_WARPS;
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int first_column = blockIdx.x * columns, first_rank = blockIdx.y * NT * 8;
-    int column = first_column + column_warp * TILE_COLUMNS + g * 8, rank = first_rank + g * NT;
+    int column = first_column + column_warp * LORA_TILE_COLUMNS + g * 8, rank = first_rank + g * NT;
     float acc[4][NT][4] = {}; // [columns 2q and 2q + 1 of eight][columns of s][fragment]
     row_tile tile;
 
@@ -167,7 +165,7 @@ static __global__ __launch_bounds__(WARPS * 32) void gradient_kernel(
                         (size_t)(first_column + c) * out.c_stride;
             __stcg(at, __ldcg(at) +
                            out.alpha *
-                               shared[c / TILE_COLUMNS * out_size + j * pitch + c % TILE_COLUMNS]);
+                               shared[c / LORA_TILE_COLUMNS * out_size + j * pitch + c % LORA_TILE_COLUMNS]);
         }
     }
     if (tile.index + 1 < tile.count) {
@@ -178,27 +176,10 @@ static __global__ __launch_bounds__(WARPS * 32) void gradient_kernel(
     }
 }
 
-// Whether groups and columns alone fill the GPU.
-static bool is_wide(const struct lora_rows *x, const struct lora_groups *g)
-{
-    return (size_t)g->groups * x->columns / TILE_COLUMNS >= 1024;
-}
-
 static dim3 gradient_grid(const struct lora_rows *x, const struct lora_groups *g, int padded_rank)
 {
-    int each = padded_rank <= 16 ? 16 : padded_rank <= 32 ? 32 : 64;
-    int columns = TILE_COLUMNS * (!is_wide(x, g) ? 1 : padded_rank <= 32 ? 4 : 2);
-
-    return dim3((x->columns + columns - 1) / columns, (padded_rank + each - 1) / each,
-                row_tiles_most(*g, LORA_CHUNK_ROWS));
-}
-
-extern "C" size_t lora_gradient_turns(const struct lora_rows *x, const struct lora_groups *groups,
-                                      int padded_rank)
-{
-    dim3 grid = gradient_grid(x, groups, padded_rank);
-
-    return (size_t)groups->groups * grid.x * grid.y;
+    return dim3(lora_gradient_column_tiles(g->groups, x->columns, padded_rank),
+                lora_gradient_rank_tiles(padded_rank), row_tiles_most(*g, LORA_CHUNK_ROWS));
 }
 
 template <int NT, int WARPS, int ROW_WARPS>
@@ -230,10 +211,11 @@ extern "C" int lora_gradient(const struct lora_rows *x, const struct lora_groups
         return cudaErrorInvalidValue;
     if (groups->rows == 0 || rank == 0)
         return 0;
-    rc = cudaMemsetAsync(turns, 0, lora_gradient_turns(x, groups, padded_rank) * sizeof *turns, on);
+    rc = cudaMemsetAsync(
+        turns, 0, lora_gradient_turns(groups->groups, x->columns, padded_rank) * sizeof *turns, on);
     if (rc != cudaSuccess)
         return rc;
-    auto launch = is_wide(x, groups) ? (padded_rank <= 16   ? gradient<2, 8, 2>
+    auto launch = lora_gradient_wide(groups->groups, x->columns) ? (padded_rank <= 16   ? gradient<2, 8, 2>
                                         : padded_rank <= 32 ? gradient<4, 8, 2>
                                                             : gradient<8, 4, 2>)
                                      : (padded_rank <= 16   ? gradient<2, 8, 8>

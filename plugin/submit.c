@@ -2,12 +2,12 @@
 // In the client, as its user: refuse before the queue, then stamp the step.
 #include "submit.h"
 
-#include "job/plan.h"
 #include "job/runnable.h"
 #include "option.h"
 #include "refuse.h"
 #include "report/record.h"
 #include "stamp.h"
+#include "train/planned.h"
 #include "words.h"
 
 #include <errno.h>
@@ -125,7 +125,7 @@ static int job_plan(int argc, char *const *argv, int tasks, struct plan *plan, s
     if (!code)
         code = model_load(spec->model, &model, e);
     if (!code)
-        code = plan_make(spec, &model, tasks ? tasks : smallest_world(spec), 0, plan, e);
+        code = planned_make(spec, &model, tasks ? tasks : smallest_world(spec), 1, 0, plan, e);
     spec_destroy(spec);
     return code;
 }

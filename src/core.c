@@ -6,13 +6,13 @@
 #include "base/memory.h"
 #include "comm/agree.h"
 #include "data/loader.h"
-#include "job/plan.h"
 #include "job/runnable.h"
 #include "job/source.h"
 #include "net/net.h"
 #include "train/backend.h"
 #include "train/cores.h"
 #include "train/launch.h"
+#include "train/planned.h"
 #include "train/trainer.h"
 #include "weights/adapters_out.h"
 
@@ -73,8 +73,8 @@ static int job_read(struct core *core, struct fl_error *e)
         return rc;
     rc = model_load(core->spec->model, &core->model, e);
     if (rc == 0)
-        rc = plan_make_threads(core->spec, &core->model, core->launch.world, core->threads,
-                               core->launch.cap, &core->plan, e);
+        rc = planned_make(core->spec, &core->model, core->launch.world, core->threads,
+                          core->launch.cap, &core->plan, e);
     if (rc == 0)
         rc = layout_make(core->spec, &core->model, core->launch.world, comm_rank(core->world),
                          &core->plan.layout, e);

@@ -3,6 +3,7 @@
 #include "job/plan.h"
 
 #include "base/bytes.h"
+#include "job/gpu_scratch.h"
 #include "job/params.h"
 
 #include <errno.h>
@@ -25,9 +26,10 @@ typedef unsigned long long amount; // as %llu prints it
 
 // What the terms are made of.
 struct sizes {
-    amount layers, hidden, q, kv, width, experts, experts_local, top_k, vocab;
+    amount layers, hidden, heads, q, kv, width, experts, experts_local, top_k, vocab;
     amount longest, tokens; // of a sample; of a full micro-batch
     amount sent, rows; // tokens x expert that leave this rank, and that its experts get, at most
+    amount mine, most; // of rows, from one rank; and at most for one expert
     amount rank;
 };
 
@@ -70,14 +72,13 @@ static void term(struct plan *plan, enum memory_category category, const char *n
     plan->total_bytes += bytes;
 }
 
-// Rows of an expert from one rank and micro-batch, at most all its tokens.
-static amount capacity_of(const struct spec *spec, const struct sizes *s)
+// Rows of an expert from one rank and micro-batch, at most all its tokens. factor 0: no limit.
+static amount capacity_of(double factor, const struct sizes *s)
 {
-    double share = (double)s->tokens * (double)s->top_k * spec->capacity_factor;
+    double share = (double)(s->tokens * s->top_k) * factor / (double)s->experts;
     amount rows;
 
-    share /= (double)s->experts;
-    if (spec->capacity_factor == 0 || share >= (double)s->tokens)
+    if (factor == 0 || share >= (double)s->tokens)
         return s->tokens;
     rows = (amount)share;
     return rows + ((double)rows < share);
@@ -85,12 +86,14 @@ static amount capacity_of(const struct spec *spec, const struct sizes *s)
 
 // What this rank sends to experts and what reaches its own in one layer: every choice, of the
 // group's tokens at most one for every local expert, or what the capacity lets pass.
-static void rows_bound(const struct spec *spec, struct sizes *s, int ep)
+static void rows_bound(double capacity_factor, struct sizes *s, int ep)
 {
-    amount choices = smaller(s->top_k, s->experts_local), capacity = capacity_of(spec, s);
+    amount choices = smaller(s->top_k, s->experts_local);
 
-    s->sent = smaller(s->tokens * s->top_k, s->experts * capacity);
-    s->rows = ep * smaller(s->tokens * choices, s->experts_local * capacity);
+    s->most = capacity_of(capacity_factor, s);
+    s->mine = smaller(s->tokens * choices, s->experts_local * s->most);
+    s->sent = smaller(s->tokens * s->top_k, s->experts * s->most);
+    s->rows = ep * s->mine;
 }
 
 // Bounds every product of the terms, so that none overflows.
@@ -145,29 +148,45 @@ static void weights_plan(struct plan *plan, const struct model *m, const struct 
              s->vocab, h);
 }
 
-static void states_plan(struct plan *plan)
+// A moment as ops/moment.h stores it: fp16 and fp8 have a scale for every 128 values.
+static void moment_plan(struct plan *plan, const char *name, enum storage type)
+{
+    static const char *const names[] = {"fp32", "fp16 and scales", "bf16", "fp8 and scales"};
+    static const amount bytes[] = {4, 2, 2, 1};
+    amount n = plan->trainable_params;
+    bool scaled = type == STORAGE_FP16 || type == STORAGE_FP8;
+
+    term(plan, MEMORY_OPTIMIZER, name,
+         aligned(n * bytes[type]) + (scaled ? aligned(blocks(n) * 4) : 0), "%llu %s", n,
+         names[type]);
+}
+
+static void states_plan(const struct spec *spec, struct plan *plan)
 {
     amount n = plan->trainable_params;
 
-    term(plan, MEMORY_ADAPTERS, "parameters", aligned(n * (plan->cpu ? 4 : 2)), "%llu %s", n,
-         plan->cpu ? "fp32, their own main parameters" : "bf16");
+    term(plan, MEMORY_ADAPTERS, "parameters", aligned(n * 4),
+         "%llu fp32, their own main parameters", n);
     term(plan, MEMORY_GRADIENTS, "gradients", aligned(n * 4), "%llu fp32", n);
-    if (!plan->cpu)
-        term(plan, MEMORY_OPTIMIZER, "main parameters", aligned(n * 4), "%llu fp32", n);
-    term(plan, MEMORY_OPTIMIZER, "first moments", aligned(n * 4), "%llu fp32", n);
-    term(plan, MEMORY_OPTIMIZER, "second moments", aligned(n * 4), "%llu fp32", n);
+    moment_plan(plan, "first moments", spec->exp_avg);
+    moment_plan(plan, "second moments", spec->exp_avg_sq);
 }
 
 // Of one row as the network keeps it: stream rows between operations, quantised rows as inputs of
-// base products. The CPU backend holds both in fp32.
+// base products. The CPU backend holds both in fp32; the GPU pads values, and scales, to 16 bytes.
+static amount padded(amount bytes)
+{
+    return (bytes + 15) / 16 * 16;
+}
+
 static amount stream(const struct plan *plan, amount cols)
 {
-    return cols * (plan->cpu ? 4 : 2);
+    return plan->cpu ? cols * 4 : padded(cols * 2);
 }
 
 static amount quantised(const struct plan *plan, amount cols)
 {
-    return plan->cpu ? cols * 4 : cols + blocks(cols) * 4;
+    return plan->cpu ? cols * 4 : padded(cols) + padded(blocks(cols) * 4);
 }
 
 // One allocation of rows.
@@ -204,39 +223,73 @@ static struct layer_sizes layer_sizes(const struct plan *plan, const struct mode
     };
 }
 
-// What stays from the forward to the backward pass, and the larger of a layer and the head.
-static void activations_plan(struct plan *plan, const struct model *m, const struct sizes *s)
+// Names, and numbers per token, of what a layer's forward pass leaves to its backward pass.
+static void layer_plan(struct plan *plan, const struct sizes *s, const struct layer_sizes *l)
 {
-    amount T = s->tokens, R = s->rows, S = s->tokens * s->top_k, h = s->hidden;
-    amount head_dim = m->head_dim, rows = smaller(T, HEAD_ROWS), row = of(T, stream(plan, h));
-    amount logits = of(rows, s->vocab * 4);
-    struct layer_sizes l = layer_sizes(plan, m, s);
+    amount T = s->tokens, R = s->rows;
+
+    term(plan, MEMORY_ACTIVATIONS, "attention of a layer", l->attention,
+         "%llu tokens x %llu bytes (norm, q k v twice, output)", T, l->attention / T);
+    term(plan, MEMORY_ACTIVATIONS, "router of a layer", l->router,
+         "%llu tokens x %llu bytes (norm, logits, weights, order of %llu rows)", T, l->router / T,
+         R);
+    term(plan, MEMORY_ACTIVATIONS, "experts of a layer", l->experts,
+         "%llu rows x %llu bytes (input, gate and up, SwiGLU)", R, l->experts / R);
+}
+
+// Of a micro-batch, whichever pass it is in.
+static void batch_plan(struct plan *plan, const struct model *m, const struct sizes *s,
+                       amount inputs)
+{
+    amount T = s->tokens, S = s->tokens * s->top_k, head_dim = m->head_dim, h = s->hidden;
 
     term(plan, MEMORY_ACTIVATIONS, "batch", 3 * of(T, 4) + of(T, 8), "%llu tokens x %d bytes", T,
          TOKEN_BYTES);
     term(plan, MEMORY_ACTIVATIONS, "rotations", of(T, head_dim * 4), "%llu tokens x %llu fp32", T,
          head_dim);
-    term(plan, MEMORY_ACTIVATIONS, "layer inputs", (s->layers + 1) * row,
-         "(%llu + 1) layers x %llu tokens x %llu %s", s->layers, T, h, plan->cpu ? "fp32" : "bf16");
+    term(plan, MEMORY_ACTIVATIONS, "layer inputs", inputs * of(T, stream(plan, h)),
+         "%llu x %llu tokens x %llu %s", inputs, T, h, plan->cpu ? "fp32" : "bf16");
     term(plan, MEMORY_ACTIVATIONS, "routes",
          of(s->layers * S, 4) + of(s->layers * S, 1) + of(s->layers, 8) + aligned(8),
          "%llu layers x %llu tokens x %llu experts x 5 bytes", s->layers, T, s->top_k);
+}
+
+// What stays from the forward to the backward pass, and the larger of a layer and the head. An
+// evaluation (NULL: none) keeps the inputs of two layers, but no capacity limits its rows.
+static void activations_plan(struct plan *plan, const struct model *m, const struct sizes *s,
+                             const struct sizes *evaluated)
+{
+    amount T = s->tokens, R = s->rows, h = s->hidden, rows = smaller(T, HEAD_ROWS);
+    amount row = of(T, stream(plan, h)), logits = of(rows, s->vocab * 4);
+    struct layer_sizes l = layer_sizes(plan, m, s);
+    amount layer =
+        l.attention + l.router + l.experts + l.residual + larger(l.back_experts, l.back_attention);
+
+    if (evaluated) {
+        struct layer_sizes v = layer_sizes(plan, m, evaluated);
+        amount returned =
+            of(evaluated->rows, stream(plan, h)) + of(evaluated->sent, stream(plan, h));
+        amount passed = v.attention + v.router + v.experts + returned;
+        if (larger(passed, row + logits) + 2 * row >
+            larger(layer, row + logits) + (s->layers + 2) * row) {
+            batch_plan(plan, m, s, 2);
+            layer_plan(plan, evaluated, &v);
+            term(plan, MEMORY_ACTIVATIONS, "output of the experts", returned,
+                 "(%llu rows + %llu returned) x %llu bytes, evaluated", evaluated->rows,
+                 evaluated->sent, stream(plan, h));
+            return;
+        }
+    }
+    batch_plan(plan, m, s, s->layers + 1);
     term(plan, MEMORY_ACTIVATIONS, "gradient of the output", row, "%llu tokens x %llu bytes", T,
          stream(plan, h));
-    if (row + logits > l.attention + l.router + l.experts + l.residual +
-                           larger(l.back_experts, l.back_attention)) {
+    if (row + logits > layer) {
         term(plan, MEMORY_ACTIVATIONS, "output", row, "%llu tokens x %llu bytes", T,
              stream(plan, h));
         term(plan, MEMORY_ACTIVATIONS, "logits", logits, "%llu rows x %llu fp32", rows, s->vocab);
         return;
     }
-    term(plan, MEMORY_ACTIVATIONS, "attention of a layer", l.attention,
-         "%llu tokens x %llu bytes (norm, q k v twice, output)", T, l.attention / T);
-    term(plan, MEMORY_ACTIVATIONS, "router of a layer", l.router,
-         "%llu tokens x %llu bytes (norm, logits, weights, order of %llu rows)", T, l.router / T,
-         R);
-    term(plan, MEMORY_ACTIVATIONS, "experts of a layer", l.experts,
-         "%llu rows x %llu bytes (input, gate and up, SwiGLU)", R, l.experts / R);
+    layer_plan(plan, s, &l);
     term(plan, MEMORY_ACTIVATIONS, "gradient of the residual", l.residual,
          "%llu tokens x %llu bytes", T, stream(plan, h));
     if (l.back_experts > l.back_attention)
@@ -296,36 +349,56 @@ static void scratch_plan_cpu(const struct spec *spec, const struct sizes *s, int
     scratch[6] = (struct scratch){"tile of the head", of(smaller(s->vocab, HEAD_TILE), h * 4)};
 }
 
-static void scratch_plan_gpu(const struct plan *plan, const struct sizes *s,
-                             struct scratch scratch[SCRATCHES])
+static struct gpu_scratch scratch_plan_gpu(const struct spec *spec, const struct plan *plan,
+                                           const struct sizes *s, bool training)
 {
-    amount T = s->tokens, R = s->rows, h = s->hidden, w = s->width, qkv = s->q + 2 * s->kv;
-
-    scratch[0] = (struct scratch){"q k v backward", of(T, quantised(plan, qkv))};
-    scratch[1] = (struct scratch){"output backward", of(T, quantised(plan, h))};
-    scratch[2] = (struct scratch){"gate and up backward",
-                                  of(R, stream(plan, 2 * w)) + of(R, quantised(plan, 2 * w))};
+    return gpu_scratch_most(&(struct gpu_scratch_job){
+        .layers = s->layers,
+        .hidden = s->hidden,
+        .q = s->q,
+        .kv = s->kv,
+        .width = s->width,
+        .heads = s->heads,
+        .experts = s->experts,
+        .experts_local = s->experts_local,
+        .vocab = s->vocab,
+        .samples = s->tokens / s->longest,
+        .length = s->longest,
+        .ranks = plan->layout.ep,
+        .mine = s->mine,
+        .most = s->most,
+        .rank = s->rank,
+        .targets = spec->lora_targets,
+        .dropout = spec->lora_dropout != 0,
+        .training = training,
+    });
 }
 
-// Operations run one after another: the one with the largest scratch counts.
+// Operations run one after another: the one with the largest scratch counts. evaluated: of the
+// evaluation, NULL without one.
 static void workspace_plan(const struct spec *spec, struct plan *plan, const struct sizes *s,
-                           int threads)
+                           const struct sizes *evaluated, int threads)
 {
     struct scratch all[SCRATCHES] = {0}, most = {0};
 
-    if (plan->cpu)
+    if (plan->cpu) { // the experts' backward pass is not the evaluation's
         scratch_plan_cpu(spec, s, threads, all);
-    else
-        scratch_plan_gpu(plan, s, all);
-    for (int i = 0; i < SCRATCHES; i++)
-        if (all[i].bytes > most.bytes)
-            most = all[i];
-    if (plan->cpu)
+        for (int i = 0; i < SCRATCHES; i++)
+            if (all[i].bytes > most.bytes)
+                most = all[i];
         term(plan, MEMORY_WORKSPACE, most.name, most.bytes, "%llu tokens, %llu rows, %d thread%s",
              s->tokens, s->rows, threads, threads == 1 ? "" : "s");
-    else
-        term(plan, MEMORY_WORKSPACE, most.name, most.bytes, "%llu tokens, %llu rows", s->tokens,
-             s->rows);
+    } else {
+        struct gpu_scratch training = scratch_plan_gpu(spec, plan, s, true), evaluation = {0};
+        if (evaluated)
+            evaluation = scratch_plan_gpu(spec, plan, evaluated, false);
+        if (evaluation.bytes > training.bytes)
+            term(plan, MEMORY_WORKSPACE, evaluation.name, evaluation.bytes,
+                 "%llu tokens, %llu rows, evaluated", s->tokens, evaluated->rows);
+        else
+            term(plan, MEMORY_WORKSPACE, training.name, training.bytes, "%llu tokens, %llu rows",
+                 s->tokens, s->rows);
+    }
 }
 
 // Rows on their way to the experts need both ends' buffers, rows on their way back one.
@@ -345,12 +418,15 @@ static void communication_plan(struct plan *plan, const struct sizes *s)
 }
 
 // The three largest categories in words.
-static int over_cap(const struct spec *spec, const struct plan *plan, uint64_t cap_bytes,
-                    struct fl_error *e)
+int plan_cap_check(const struct spec *spec, const struct plan *plan, uint64_t cap_bytes,
+                   struct fl_error *e)
 {
+    uint64_t need = plan->dry ? plan->mapped_bytes : plan->total_bytes + ROUNDING;
     char list[256] = "", total[BYTES_TEXT], cap[BYTES_TEXT], one[BYTES_TEXT];
     bool told[MEMORY_CATEGORIES] = {false};
 
+    if (!cap_bytes || need <= cap_bytes)
+        return 0;
     for (int place = 0; place < 3; place++) {
         int most = -1;
         size_t used = strlen(list);
@@ -367,8 +443,7 @@ static int over_cap(const struct spec *spec, const struct plan *plan, uint64_t c
         "%s: the plan of %s a rank, rounding included, is above the cap of %s: %s; lower "
         "micro_batch_size, max_length or lora_rank, or raise "
         "expert_model_parallel_size",
-        spec->source, bytes_format(plan->total_bytes + ROUNDING, total),
-        bytes_format(cap_bytes, cap), list);
+        spec->source, bytes_format(need, total), bytes_format(cap_bytes, cap), list);
 }
 
 int plan_make(const struct spec *spec, const struct model *model, int world, uint64_t cap_bytes,
@@ -380,7 +455,8 @@ int plan_make(const struct spec *spec, const struct model *model, int world, uin
 int plan_make_threads(const struct spec *spec, const struct model *model, int world, int threads,
                       uint64_t cap_bytes, struct plan *plan, struct fl_error *e)
 {
-    struct sizes s;
+    struct sizes s, evaluated;
+    bool evaluates;
     int rc;
 
     memset(plan, 0, sizeof *plan);
@@ -398,6 +474,7 @@ int plan_make_threads(const struct spec *spec, const struct model *model, int wo
     s = (struct sizes){
         .layers = model->layers,
         .hidden = model->hidden,
+        .heads = model->heads,
         .q = (amount)model->heads * model->head_dim,
         .kv = (amount)model->kv_heads * model->head_dim,
         .width = model->expert_width,
@@ -409,17 +486,18 @@ int plan_make_threads(const struct spec *spec, const struct model *model, int wo
         .tokens = (amount)spec->micro_batch_size * spec->max_length,
         .rank = spec->lora_rank,
     };
-    rows_bound(spec, &s, plan->layout.ep);
+    evaluated = s;
+    rows_bound(spec->capacity_factor, &s, plan->layout.ep);
+    rows_bound(0, &evaluated, plan->layout.ep);
+    evaluates = spec->val_dataset_count > 0;
     plan->base_params = params_base(model, plan->layout.experts_local);
     plan->base_params_total = params_base(model, model->experts);
     plan->trainable_params = params_trainable(spec, model, plan->layout.experts_local);
     plan->trainable_params_total = params_trainable(spec, model, model->experts);
     weights_plan(plan, model, &s);
-    states_plan(plan);
-    activations_plan(plan, model, &s);
-    workspace_plan(spec, plan, &s, threads);
-    communication_plan(plan, &s);
-    if (cap_bytes && plan->total_bytes + ROUNDING > cap_bytes)
-        return over_cap(spec, plan, cap_bytes, e);
-    return 0;
+    states_plan(spec, plan);
+    activations_plan(plan, model, &s, evaluates ? &evaluated : NULL);
+    workspace_plan(spec, plan, &s, evaluates ? &evaluated : NULL, threads);
+    communication_plan(plan, evaluates ? &evaluated : &s); // a capacity does not limit it
+    return plan_cap_check(spec, plan, cap_bytes, e);
 }

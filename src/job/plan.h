@@ -8,6 +8,7 @@
 
 #define PLAN_TERMS   32
 #define PLAN_FORMULA 112
+#define PLAN_WHERE   64
 
 // One line of the plan's arithmetic.
 struct plan_term {
@@ -25,19 +26,32 @@ struct plan {
     uint64_t bytes[MEMORY_CATEGORIES], total_bytes;     // of one rank, at its peak
     struct plan_term terms[PLAN_TERMS];                 // sum to bytes; ordered by category
     int term_count;
+    // Of a dry run (train/planned.h), which then also gave bytes and, at its peak, total_bytes.
+    bool dry;
+    uint64_t at_peak[MEMORY_CATEGORIES]; // sum to total_bytes
+    uint64_t mapped_bytes;               // granules included
+    char peak_where[PLAN_WHERE];         // "layer 47 backward: fc1_backward"
+    uint64_t largest_bytes;              // of the largest transient allocation
+    enum memory_category largest_category;
+    char largest_where[PLAN_WHERE];
 };
 
 // Pure. All ranks have equal plans. The peak is that of full micro-batches of samples of
 // max_length, with every token of the group routed to this rank's experts unless a capacity factor
 // limits them. backend cpu or numerics exact gives the CPU backend's plan, all else the GPU's. The
 // CPU backend's scratch is that of one thread.
-// cap_bytes 0: no cap; else a plan that is above it with the 4 MiB the arena may round up is -ENOSPC
-// with the largest categories in the message, and *plan is filled all the same. Refused: tensor_parallel above 1, which this build cannot run.
+// cap_bytes 0: no cap; else a plan that is above it with the 4 MiB the arena may round up is
+// -ENOSPC with the largest categories in the message, and *plan is filled all the same. Refused:
+// tensor_parallel above 1, which this build cannot run.
 int plan_make(const struct spec *spec, const struct model *model, int world, uint64_t cap_bytes,
               struct plan *plan, struct fl_error *e);
 
 // The same for ranks of several threads, each of which has its own scratch on the CPU.
 int plan_make_threads(const struct spec *spec, const struct model *model, int world, int threads,
                       uint64_t cap_bytes, struct plan *plan, struct fl_error *e);
+
+// Whether a finished plan is within the cap, as above.
+int plan_cap_check(const struct spec *spec, const struct plan *plan, uint64_t cap_bytes,
+                   struct fl_error *e);
 
 #endif

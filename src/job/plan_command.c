@@ -7,6 +7,7 @@
 #include "job/flags.h"
 #include "job/params.h"
 #include "job/plan.h"
+#include "train/planned.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -135,6 +136,20 @@ static void layout_print(const struct spec *spec, const struct model *model,
            spec->micro_batch_size, spec->max_length);
 }
 
+// Of the dry run. Categories peak at different times, the total is that of one moment.
+static void dry_print(const struct plan *plan)
+{
+    char text[BYTES_TEXT];
+
+    if (!plan->dry)
+        return;
+    printf("  %-32s %12s  %s\n", "reached at", "", plan->peak_where);
+    printf("  %-32s %12s  %s, at %s\n", "largest transient",
+           bytes_format(plan->largest_bytes, text), memory_category_name(plan->largest_category),
+           plan->largest_where);
+    printf("  %-32s %12s  granules of 2 MiB\n", "mapped", bytes_format(plan->mapped_bytes, text));
+}
+
 static void bytes_print(const struct plan *plan, uint64_t cap_bytes)
 {
     char text[BYTES_TEXT];
@@ -150,6 +165,7 @@ static void bytes_print(const struct plan *plan, uint64_t cap_bytes)
     }
     printf("  %-32s %12s  %llu bytes\n", "total", bytes_format(plan->total_bytes, text),
            (unsigned long long)plan->total_bytes);
+    dry_print(plan);
     if (cap_bytes)
         printf("  %-32s %12s\n", "cap", bytes_format(cap_bytes, text));
 }
@@ -172,6 +188,23 @@ static json_t *terms_json(const struct plan *plan)
     return terms;
 }
 
+// null without a dry run.
+static json_t *dry_json(const struct plan *plan)
+{
+    json_t *at_peak;
+
+    if (!plan->dry)
+        return json_null();
+    at_peak = json_object();
+    for (int c = 0; c < MEMORY_CATEGORIES; c++)
+        json_object_set_new(at_peak, memory_category_name((enum memory_category)c),
+                            whole(plan->at_peak[c]));
+    return json_pack("{so ss so s{so ss ss}}", "bytes_at_peak", at_peak, "peak_where",
+                     plan->peak_where, "mapped_bytes", whole(plan->mapped_bytes),
+                     "largest_transient", "bytes", whole(plan->largest_bytes), "category",
+                     memory_category_name(plan->largest_category), "where", plan->largest_where);
+}
+
 static void json_print(const struct spec *spec, const struct plan *plan, uint64_t cap_bytes)
 {
     const struct layout *layout = &plan->layout;
@@ -183,14 +216,14 @@ static void json_print(const struct spec *spec, const struct plan *plan, uint64_
     for (size_t i = 0; i < spec->note_count; i++)
         json_array_append_new(notes, json_string(spec->notes[i]));
     root = json_pack(
-        "{ss ss s{si si si si si si si} s{so so so so} so so so so so}", "model", spec->model,
+        "{ss ss s{si si si si si si si} s{so so so so} so so so so so so}", "model", spec->model,
         "backend", backend_of(plan), "layout", "ranks", layout->world, "tp", layout->tp, "dp",
         layout->dp, "ep", layout->ep, "replicas", layout->replicas, "experts_local",
         layout->experts_local, "accumulation", layout->accumulation, "parameters", "base",
         whole(plan->base_params), "trainable", whole(plan->trainable_params), "base_total",
         whole(plan->base_params_total), "trainable_total", whole(plan->trainable_params_total),
         "bytes", bytes, "total_bytes", whole(plan->total_bytes), "cap_bytes", whole(cap_bytes),
-        "terms", terms_json(plan), "notes", notes);
+        "dry_run", dry_json(plan), "terms", terms_json(plan), "notes", notes);
     json_dumpf(root, stdout, JSON_INDENT(2));
     putchar('\n');
     json_decref(root);
@@ -220,7 +253,7 @@ int plan_command(int argc, char **argv)
     status = 1;
     if (spec_load(argc - optind, argv + optind, &spec, &e) || model_load(spec->model, &model, &e))
         goto out;
-    rc = plan_make(spec, &model, ranks_of(&request, spec), request.cap_bytes, &plan, &e);
+    rc = planned_make(spec, &model, ranks_of(&request, spec), 1, request.cap_bytes, &plan, &e);
     if (rc && rc != -ENOSPC)
         goto out;
     if (request.json) {

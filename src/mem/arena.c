@@ -26,8 +26,10 @@ struct range {
 struct arena {
     struct backing *backing;
     struct range halves[HALVES];
-    uint64_t used[MEMORY_CATEGORIES], peak[MEMORY_CATEGORIES];
+    uint64_t used[MEMORY_CATEGORIES], peak[MEMORY_CATEGORIES], at_peak[MEMORY_CATEGORIES];
     uint64_t used_total, peak_total, cap, retries;
+    uint64_t largest; // push
+    enum memory_category largest_category;
 };
 
 int arena_create(struct backing *backing, unsigned long long cap_bytes, struct arena **out,
@@ -166,8 +168,10 @@ static int take(struct arena *arena, enum half half, enum memory_category catego
     arena->used_total += rounded;
     if (arena->used[category] > arena->peak[category])
         arena->peak[category] = arena->used[category];
-    if (arena->used_total > arena->peak_total)
+    if (arena->used_total > arena->peak_total) {
         arena->peak_total = arena->used_total;
+        memcpy(arena->at_peak, arena->used, sizeof arena->at_peak);
+    }
     if (arena->backing->opened)
         arena->backing->opened(*out, bytes);
     return 0;
@@ -184,7 +188,13 @@ int arena_alloc(struct arena *arena, enum memory_category category, size_t bytes
 int arena_push(struct arena *arena, enum memory_category category, size_t bytes, void **out,
                struct fl_error *e)
 {
-    return take(arena, TRANSIENT, category, bytes, out, e);
+    int rc = take(arena, TRANSIENT, category, bytes, out, e);
+
+    if (rc == 0 && bytes > arena->largest) {
+        arena->largest = bytes;
+        arena->largest_category = category;
+    }
+    return rc;
 }
 
 struct arena_mark arena_mark(const struct arena *arena)
@@ -210,9 +220,12 @@ void arena_stats_get(const struct arena *arena, struct arena_stats *stats)
 {
     memcpy(stats->used, arena->used, sizeof stats->used);
     memcpy(stats->peak, arena->peak, sizeof stats->peak);
+    memcpy(stats->at_peak, arena->at_peak, sizeof stats->at_peak);
     stats->used_total = arena->used_total;
     stats->peak_total = arena->peak_total;
     stats->mapped_total = mapped_total(arena);
     stats->cap = arena->cap;
     stats->retries = arena->retries;
+    stats->largest = arena->largest;
+    stats->largest_category = arena->largest_category;
 }

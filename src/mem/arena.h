@@ -24,14 +24,19 @@ struct arena_mark {
 };
 struct arena_stats {
     uint64_t used[MEMORY_CATEGORIES], peak[MEMORY_CATEGORIES]; // bytes, rounded to the alignment
+    uint64_t at_peak[MEMORY_CATEGORIES]; // used when used_total was peak_total for the first time
     uint64_t used_total, peak_total, mapped_total, cap;
     uint64_t retries; // of mappings after idle granules were given back
+    uint64_t largest; // bytes of the largest transient allocation so far
+    enum memory_category largest_category;
 };
 
 // Host memory. cap_bytes 0: none.
 int arena_create_host(uint64_t cap_bytes, struct arena **out, struct fl_error *e);
 // Memory of the calling thread's current CUDA device, in builds with CUDA.
 int arena_create_device(uint64_t cap_bytes, struct arena **out, struct fl_error *e);
+// Addresses that hold nothing and may not be touched (mem/dry.h): only the statistics are real.
+int arena_create_dry(uint64_t cap_bytes, struct arena **out, struct fl_error *e);
 // NULL-safe; unmaps everything.
 void arena_destroy(struct arena *arena);
 

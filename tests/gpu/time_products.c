@@ -106,7 +106,7 @@ static void experts_time(int rank, double dropout)
                                 {.x = gate_up.device, .row_columns = 2 * W, .columns = 2 * W}};
     uint16_t *a = device_copy(w1.host.data, (size_t)EXPERTS * H * (size_t)rank * 2);
     uint16_t *s = device_copy(w1.host.data, (size_t)ROWS * (size_t)rank * 2);
-    int32_t *turns = device_poisoned(lora_gradient_turns(&rows[0], &g, rank) * 4);
+    int32_t *turns = device_poisoned(lora_gradient_turns(EXPERTS, H, rank) * 4);
     struct fp8_transpose t = {w1.device.data,
                               w1.device.scale,
                               device_poisoned((size_t)EXPERTS * H * 2 * W),

@@ -27,7 +27,7 @@ expect() {
     fi
 }
 
-echo 1..24
+echo 1..28
 expect 0 '5253.8388M Params (88.8668M Trainable [1.6915%])' "$tool" plan job.yaml
 expect 0 'base 5164972032, LoRA 88866816' "$tool" plan job.yaml
 expect 0 'Total number of parameters in billions: 30.52' "$tool" plan job.yaml
@@ -43,7 +43,12 @@ expect 0 'experts                            3.38 GiB  48 layers x 16 experts' \
     "$tool" plan job.yaml
 expect 0 '"base": 5164972032' "$tool" plan --json job.yaml
 expect 1 'is above the cap of 6.00 GiB: weights 5.43 GiB' "$tool" plan --cap 6GiB job.yaml
-expect 1 'MiB  88866816 bf16' "$tool" plan --cap 6GiB job.yaml
+expect 1 'MiB  88866816 fp32' "$tool" plan --cap 6GiB job.yaml
+expect 0 'layer 47 backward: fc1_backward' "$tool" plan job.yaml
+expect 0 'activations, at layer 0 forward: fc2_forward' "$tool" plan job.yaml
+expect 0 '"peak_where": "layer 47 backward: fc1_backward"' "$tool" plan --json job.yaml
+expect 0 '"dry_run": null' "$tool" plan --json -- NPROC_PER_NODE=8 sft --model m30 --dataset d \
+    --recompute_granularity selective
 expect 1 'does not divide the 6 ranks' "$tool" plan --ranks 6 job.yaml
 expect 1 'none.yaml: cannot open' "$tool" plan none.yaml
 echo 'lora_rnak: 3' >> job.yaml

@@ -4,6 +4,7 @@
 
 #include "mem/arena.h"
 #include "mem/device.h"
+#include "mem/dry.h"
 
 #include <stdint.h>
 
@@ -36,21 +37,27 @@ static void categories_and_peaks(void **state)
     assert_int_equal(s.used_total, 1024);
     assert_int_equal(s.peak_total, 1024 + (3 << 20) + 256);
     assert_int_equal(s.peak[MEMORY_ACTIVATIONS], 3 << 20);
+    assert_int_equal(s.at_peak[MEMORY_ACTIVATIONS], 3 << 20);
+    assert_int_equal(s.at_peak[MEMORY_WORKSPACE], 256);
+    assert_int_equal(s.largest, 3 << 20);
+    assert_int_equal(s.largest_category, MEMORY_ACTIVATIONS);
     check_ok(arena_push(arena, MEMORY_WORKSPACE, 5, &again, &e), &e);
     assert_ptr_equal(again, first); // the stack's addresses repeat
+    check_ok(arena_push(arena, MEMORY_WORKSPACE, 1 << 20, &again, &e), &e);
+    arena_stats_get(arena, &s);
+    assert_int_equal(s.peak[MEMORY_WORKSPACE], 256 + (1 << 20)); // its own peak is later
+    assert_int_equal(s.at_peak[MEMORY_WORKSPACE], 256);
     arena_destroy(arena);
     arena_destroy(NULL);
 }
 
-static void cap_is_hard(void **state)
+static void cap_hold(struct arena *arena)
 {
-    struct arena *arena;
     struct arena_stats s;
     struct arena_mark mark;
     struct fl_error e;
     void *p;
-    (void)state;
-    check_ok(arena_create_host(4 * ARENA_GRANULE, &arena, &e), &e);
+
     check_ok(arena_alloc(arena, MEMORY_WEIGHTS, ARENA_GRANULE, &p, &e), &e);
     mark = arena_mark(arena);
     check_ok(arena_push(arena, MEMORY_WORKSPACE, 2 * ARENA_GRANULE, &p, &e), &e);
@@ -64,6 +71,34 @@ static void cap_is_hard(void **state)
     check_ok(arena_push(arena, MEMORY_ACTIVATIONS, 3 * ARENA_GRANULE, &p, &e), &e);
     arena_stats_get(arena, &s);
     assert_int_equal(s.mapped_total, s.cap);
+    arena_destroy(arena);
+}
+
+static void cap_is_hard(void **state)
+{
+    struct arena *arena;
+    struct fl_error e;
+    (void)state;
+    check_ok(arena_create_host(4 * ARENA_GRANULE, &arena, &e), &e);
+    cap_hold(arena);
+}
+
+// The same numbers and words where nothing is mapped, and more than any machine has.
+static void dry_arena(void **state)
+{
+    struct arena *arena;
+    struct arena_stats s;
+    struct fl_error e;
+    void *first, *second;
+    (void)state;
+    check_ok(arena_create_dry(4 * ARENA_GRANULE, &arena, &e), &e);
+    cap_hold(arena);
+    check_ok(arena_create_dry(0, &arena, &e), &e);
+    check_ok(arena_alloc(arena, MEMORY_WEIGHTS, (size_t)1 << 50, &first, &e), &e);
+    check_ok(arena_push(arena, MEMORY_WORKSPACE, 1, &second, &e), &e);
+    assert_true(dry_address(first) && dry_address(second) && !dry_address(&arena));
+    arena_stats_get(arena, &s);
+    assert_true(s.mapped_total == ((uint64_t)1 << 50) + ARENA_GRANULE);
     arena_destroy(arena);
 }
 
@@ -213,6 +248,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(categories_and_peaks),
         cmocka_unit_test(cap_is_hard),
+        cmocka_unit_test(dry_arena),
         cmocka_unit_test(device_memory),
     };
     return cmocka_run_group_tests_name("arena", tests, NULL, NULL);

@@ -9,7 +9,7 @@
 #include <omp.h>
 #include <string.h>
 
-#define TILE 128 // query rows
+#define TILE CPU_ATTENTION_ROWS
 
 // Where a (sample, kv head) pair's rows lie; leading dimensions in elements.
 struct view {
@@ -33,19 +33,6 @@ static struct view view_make(const struct model *m, const int32_t *starts, int s
         .out_row = (size_t)m->heads * dim,
         .scale = (real)(1 / sqrt((double)m->head_dim)),
     };
-}
-
-// Scratch of every thread: count tiles of TILE x longest sample.
-static int tiles_push(struct cpu *cpu, const int32_t *starts, int samples, size_t count,
-                      size_t *size, real **tiles, struct fl_error *e)
-{
-    int longest = 0;
-
-    for (int s = 0; s < samples; s++)
-        if (starts[s + 1] - starts[s] > longest)
-            longest = starts[s + 1] - starts[s];
-    *size = TILE * (size_t)longest;
-    return cpu_push(cpu, count * *size * (size_t)cpu->threads, tiles, e);
 }
 
 // p [rows, keys]: unnormalised probabilities of scaled scores; 0 after the diagonal.
@@ -96,12 +83,15 @@ int cpu_attention_forward(struct ops *ops, const void *qk, const void *qkv, cons
     const struct model *m = ops->model;
     struct arena_mark mark = arena_mark(cpu->arena);
     size_t dim = (size_t)m->head_dim, heads = (size_t)m->heads, kv = (size_t)m->kv_heads;
-    size_t tokens = (size_t)starts[samples], tile;
+    size_t tokens = (size_t)starts[samples], tile = attention_tile_size(starts, samples);
+    struct cpu_scratch scratch = attention_forward_scratch(starts, samples, cpu->threads);
+    void *push[CPU_SCRATCHES] = {NULL};
     real *tiles;
-    int rc = tiles_push(cpu, starts, samples, 1, &tile, &tiles, e);
+    int rc = cpu_push(cpu, &scratch, push, e);
 
     if (rc < 0)
         return rc;
+    tiles = push[0];
 #pragma omp parallel for schedule(dynamic) num_threads(cpu->threads)
     for (int task = 0; task < samples * m->heads; task++) {
         size_t h = (size_t)(task % m->heads);
@@ -174,13 +164,16 @@ int cpu_attention_backward(struct ops *ops, const void *qk, const void *qkv, con
     const struct model *m = ops->model;
     struct arena_mark mark = arena_mark(cpu->arena);
     size_t dim = (size_t)m->head_dim, heads = (size_t)m->heads, kv = (size_t)m->kv_heads;
-    size_t tokens = (size_t)starts[samples], tile;
+    size_t tokens = (size_t)starts[samples], tile = attention_tile_size(starts, samples);
     size_t count = tokens * (heads + 2 * kv) * dim;
+    struct cpu_scratch scratch = attention_backward_scratch(starts, samples, cpu->threads);
+    void *push[CPU_SCRATCHES] = {NULL};
     real *tiles;
-    int rc = tiles_push(cpu, starts, samples, 2, &tile, &tiles, e);
+    int rc = cpu_push(cpu, &scratch, push, e);
 
     if (rc < 0)
         return rc;
+    tiles = push[0];
     if (count)
         memset(dqkv, 0, count * sizeof(real));
         // A task owns its kv head's dk and dv: the query heads of its group add up in a fixed

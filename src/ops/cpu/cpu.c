@@ -8,12 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-int cpu_push(struct cpu *cpu, size_t count, real **out, struct fl_error *e)
+int cpu_push(struct cpu *cpu, const struct cpu_scratch *scratch, void *out[CPU_SCRATCHES],
+             struct fl_error *e)
 {
-    void *p;
-    int rc = arena_push(cpu->arena, MEMORY_WORKSPACE, count * sizeof(real), &p, e);
+    int rc = 0;
 
-    *out = p;
+    for (int i = 0; i < scratch->count && rc == 0; i++)
+        rc = arena_push(cpu->arena, MEMORY_WORKSPACE, scratch->bytes[i], &out[i], e);
     return rc;
 }
 
@@ -30,7 +31,7 @@ static size_t cpu_row_bytes(const struct ops *ops, enum ops_row kind, int cols)
 {
     (void)ops;
     (void)kind;
-    return (size_t)cols * sizeof(real);
+    return cpu_row_size(cols);
 }
 
 static int cpu_copy(struct ops *ops, void *to, const void *from, size_t bytes, struct fl_error *e)
@@ -131,10 +132,4 @@ int ops_cpu_create(const struct model *model, enum numerics numerics, struct are
     cpu->fp8 = numerics == NUMERICS_FP8;
     *out = &cpu->table;
     return 0;
-}
-
-void ops_destroy(struct ops *ops)
-{
-    if (ops)
-        ops->destroy(ops);
 }

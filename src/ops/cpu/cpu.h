@@ -7,6 +7,7 @@
 #define FL_OPS_CPU_CPU_H
 
 #include "base/floats.h"
+#include "ops/cpu/scratch.h"
 #include "ops/ops.h"
 
 #include <stdbool.h>
@@ -23,8 +24,9 @@ static inline struct cpu *cpu_of(struct ops *ops)
     return (struct cpu *)ops;
 }
 
-// count reals of scratch; freed by arena_release.
-int cpu_push(struct cpu *cpu, size_t count, real **out, struct fl_error *e);
+// An operation's scratch; freed by arena_release.
+int cpu_push(struct cpu *cpu, const struct cpu_scratch *scratch, void *out[CPU_SCRATCHES],
+             struct fl_error *e);
 
 // x rounded to bf16 in fp8 numerics.
 static inline real round_to_bf16(bool fp8, real x)
@@ -46,7 +48,6 @@ void gemm_tn(int m, int n, int k, real alpha, const real *a, int lda, const real
 
 // Products with the frozen matrix number index of w, dequantised tile by tile into tile
 // (base_tile_size(w) reals).
-size_t base_tile_size(const struct fp8_matrix *w);
 // y [rows, w->rows] = x W^T.
 void base_forward(const struct fp8_matrix *w, int index, const real *x, int rows, real *y,
                   real *tile);
@@ -63,7 +64,6 @@ void quantise_rows(bool fp8, const real *x, int rows, int cols, const int *part_
 
 // The LoRA products of one group (an expert, or 0 for dense modules); x [rows, in].
 // scratch: lora_scratch_size(lora, in) reals.
-size_t lora_scratch_size(const struct lora *lora, int in);
 // y [rows, out] += scale * dropout(x) A^T B^T.
 void lora_forward(bool fp8, const struct lora *lora, int group, const uint64_t *keys, const real *x,
                   int rows, int in, real *y, int out, real *scratch);
@@ -134,6 +134,7 @@ int cpu_head_backward(struct ops *ops, const real *dlogits, const uint16_t *head
 int cpu_sum_squares(struct ops *ops, const real *x, size_t count, double *sum, struct fl_error *e);
 int cpu_scale(struct ops *ops, real *x, size_t count, double factor, struct fl_error *e);
 int cpu_adamw(struct ops *ops, const struct adamw *adamw, double grad_scale, size_t count,
-              real *params, const real *grads, real *m, real *v, struct fl_error *e);
+              real *params, const real *grads, const struct moment *first,
+              const struct moment *second, struct fl_error *e);
 
 #endif

@@ -11,12 +11,21 @@ struct worker_scratch {
     size_t tile, size; // reals
 };
 
+static struct worker_scratch worker_scratch_of(const struct fp8_matrix *w, const struct lora *lora,
+                                               real *base)
+{
+    return (struct worker_scratch){base, base_tile_size(w), expert_worker_size(w, lora)};
+}
+
 static int scratch_push(struct cpu *cpu, const struct fp8_matrix *w, const struct lora *lora,
                         struct worker_scratch *s, struct fl_error *e)
 {
-    s->tile = base_tile_size(w);
-    s->size = s->tile + lora_scratch_size(lora, w->cols);
-    return cpu_push(cpu, s->size * (size_t)cpu->threads, &s->base, e);
+    struct cpu_scratch scratch = expert_scratch(w, lora, cpu->threads);
+    void *push[CPU_SCRATCHES] = {NULL};
+    int rc = cpu_push(cpu, &scratch, push, e);
+
+    *s = worker_scratch_of(w, lora, push[0]);
+    return rc;
 }
 
 static real *scratch_mine(const struct worker_scratch *s)
@@ -162,15 +171,17 @@ int cpu_fc1_backward(struct ops *ops, const struct fp8_matrix *w, const struct l
 {
     struct cpu *cpu = cpu_of(ops);
     struct arena_mark mark = arena_mark(cpu->arena);
-    size_t count = (size_t)group->rows * (size_t)w->rows;
-    int width = w->rows / 2, rc;
+    struct cpu_scratch pushes = fc1_backward_scratch(w, lora, group->rows, cpu->threads);
+    void *push[CPU_SCRATCHES] = {NULL}; // the workers', dgate_up, and that quantised
+    int width = w->rows / 2, rc = cpu_push(cpu, &pushes, push, e);
     struct worker_scratch scratch;
     real *dgate_up, *dgate_upq;
 
-    if ((rc = scratch_push(cpu, w, lora, &scratch, e)) < 0 ||
-        (rc = cpu_push(cpu, count, &dgate_up, e)) < 0 ||
-        (rc = cpu_push(cpu, count, &dgate_upq, e)) < 0)
+    if (rc < 0)
         goto out;
+    scratch = worker_scratch_of(w, lora, push[0]);
+    dgate_up = push[1];
+    dgate_upq = push[2];
 #pragma omp parallel for schedule(static)
     for (int r = 0; r < group->rows; r++) {
         size_t at = (size_t)r * (size_t)w->rows;

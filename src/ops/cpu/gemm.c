@@ -4,8 +4,6 @@
 
 #include <cblas.h>
 
-#define TILE_ROWS 256 // of a frozen matrix, dequantised together
-
 #ifdef FL_REAL_DOUBLE
 #define cblas_gemm cblas_dgemm
 #else
@@ -34,11 +32,6 @@ void gemm_tn(int m, int n, int k, real alpha, const real *a, int lda, const real
     if (m > 0 && n > 0)
         cblas_gemm(CblasRowMajor, CblasTrans, CblasNoTrans, m, n, k, alpha, a, lda, b, ldb, beta, c,
                    ldc);
-}
-
-size_t base_tile_size(const struct fp8_matrix *w)
-{
-    return (size_t)(w->rows < TILE_ROWS ? w->rows : TILE_ROWS) * (size_t)w->cols;
 }
 
 // The row of matrix scales that covers a row: the blocks restart with every part.
@@ -84,8 +77,8 @@ static void tile_dequantise(const struct fp8_matrix *w, int index, int row, int 
 void base_forward(const struct fp8_matrix *w, int index, const real *x, int rows, real *y,
                   real *tile)
 {
-    for (int r = 0; r < w->rows && rows > 0; r += TILE_ROWS) {
-        int n = w->rows - r < TILE_ROWS ? w->rows - r : TILE_ROWS;
+    for (int r = 0; r < w->rows && rows > 0; r += CPU_TILE_ROWS) {
+        int n = w->rows - r < CPU_TILE_ROWS ? w->rows - r : CPU_TILE_ROWS;
         tile_dequantise(w, index, r, n, tile);
         gemm_nt(rows, n, w->cols, 1, x, w->cols, tile, w->cols, 0, y + r, w->rows);
     }
@@ -94,8 +87,8 @@ void base_forward(const struct fp8_matrix *w, int index, const real *x, int rows
 void base_backward(const struct fp8_matrix *w, int index, const real *dy, int rows, real *dx,
                    real *tile)
 {
-    for (int r = 0; r < w->rows && rows > 0; r += TILE_ROWS) {
-        int n = w->rows - r < TILE_ROWS ? w->rows - r : TILE_ROWS;
+    for (int r = 0; r < w->rows && rows > 0; r += CPU_TILE_ROWS) {
+        int n = w->rows - r < CPU_TILE_ROWS ? w->rows - r : CPU_TILE_ROWS;
         tile_dequantise(w, index, r, n, tile);
         gemm_nn(rows, w->cols, n, 1, dy + r, w->rows, tile, w->cols, r > 0, dx, w->cols);
     }

@@ -8,14 +8,14 @@ int cpu_linear_forward(struct ops *ops, const struct fp8_matrix *w, const struct
 {
     struct cpu *cpu = cpu_of(ops);
     struct arena_mark mark = arena_mark(cpu->arena);
-    real *tile, *scratch;
-    int rc;
+    struct cpu_scratch scratch = linear_forward_scratch(w, lora);
+    void *push[CPU_SCRATCHES] = {NULL}; // a tile of w, the low-rank products'
+    int rc = cpu_push(cpu, &scratch, push, e);
 
-    if ((rc = cpu_push(cpu, base_tile_size(w), &tile, e)) < 0 ||
-        (rc = cpu_push(cpu, lora_scratch_size(lora, w->cols), &scratch, e)) < 0)
+    if (rc < 0)
         goto out;
-    base_forward(w, 0, xq, rows, y, tile);
-    lora_forward(cpu->fp8, lora, 0, keys, x, rows, w->cols, y, w->rows, scratch);
+    base_forward(w, 0, xq, rows, y, push[0]);
+    lora_forward(cpu->fp8, lora, 0, keys, x, rows, w->cols, y, w->rows, push[1]);
     round_rows(cpu->fp8, y, (size_t)rows * (size_t)w->rows);
 out:
     arena_release(cpu->arena, mark);
@@ -28,19 +28,17 @@ int cpu_linear_backward(struct ops *ops, const struct fp8_matrix *w, const struc
 {
     struct cpu *cpu = cpu_of(ops);
     struct arena_mark mark = arena_mark(cpu->arena);
-    size_t out_size = (size_t)rows * (size_t)w->rows;
-    real *tile, *scratch, *dyq;
-    int rc;
+    struct cpu_scratch scratch = linear_backward_scratch(w, lora, rows);
+    void *push[CPU_SCRATCHES] = {NULL}; // a tile of w, the low-rank products', dy quantised
+    int rc = cpu_push(cpu, &scratch, push, e);
 
-    if ((rc = cpu_push(cpu, base_tile_size(w), &tile, e)) < 0 ||
-        (rc = cpu_push(cpu, lora_scratch_size(lora, w->cols), &scratch, e)) < 0 ||
-        (rc = cpu_push(cpu, out_size, &dyq, e)) < 0)
+    if (rc < 0)
         goto out;
     if (dx) {
-        quantise_rows(cpu->fp8, dy, rows, w->rows, w->part_rows, w->parts, dyq);
-        base_backward(w, 0, dyq, rows, dx, tile);
+        quantise_rows(cpu->fp8, dy, rows, w->rows, w->part_rows, w->parts, push[2]);
+        base_backward(w, 0, push[2], rows, dx, push[0]);
     }
-    lora_backward(cpu->fp8, lora, 0, keys, NULL, x, dy, rows, w->cols, w->rows, dx, scratch);
+    lora_backward(cpu->fp8, lora, 0, keys, NULL, x, dy, rows, w->cols, w->rows, dx, push[1]);
     if (dx)
         round_rows(cpu->fp8, dx, (size_t)rows * (size_t)w->cols);
 out:

@@ -7,31 +7,11 @@
 #include <math.h>
 #include <string.h>
 
-#define BLOCK_ROWS 256
-
 // Parts of the scratch: A, B, the rows of x (after dropout) and of dy as the products read them,
 // the dropout mask, S = dropout(x) A^T and its gradient, the rows of dx.
 struct lora_scratch {
     real *a, *b, *mask, *x, *dy, *s, *ds, *dx;
 };
-
-static int widest_part(const struct lora *lora)
-{
-    int widest = 0;
-
-    for (int p = 0; p < lora->count; p++)
-        widest = lora->part[p].rows > widest ? lora->part[p].rows : widest;
-    return widest;
-}
-
-size_t lora_scratch_size(const struct lora *lora, int in)
-{
-    size_t rank = (size_t)lora->rank, width = (size_t)in, out = (size_t)widest_part(lora);
-
-    if (lora->count == 0)
-        return 0;
-    return rank * (width + out) + BLOCK_ROWS * (3 * width + out + 2 * rank);
-}
 
 static struct lora_scratch scratch_split(const struct lora *lora, int in, real *scratch)
 {
@@ -39,12 +19,12 @@ static struct lora_scratch scratch_split(const struct lora *lora, int in, real *
     struct lora_scratch s = {.a = scratch};
 
     s.b = s.a + rank * width;
-    s.mask = s.b + rank * (size_t)widest_part(lora);
-    s.x = s.mask + BLOCK_ROWS * width;
-    s.dx = s.x + BLOCK_ROWS * width;
-    s.dy = s.dx + BLOCK_ROWS * width;
-    s.s = s.dy + BLOCK_ROWS * (size_t)widest_part(lora);
-    s.ds = s.s + BLOCK_ROWS * rank;
+    s.mask = s.b + rank * (size_t)lora_widest_part(lora);
+    s.x = s.mask + CPU_LORA_ROWS * width;
+    s.dx = s.x + CPU_LORA_ROWS * width;
+    s.dy = s.dx + CPU_LORA_ROWS * width;
+    s.s = s.dy + CPU_LORA_ROWS * (size_t)lora_widest_part(lora);
+    s.ds = s.s + CPU_LORA_ROWS * rank;
     return s;
 }
 
@@ -111,8 +91,8 @@ void lora_forward(bool fp8, const struct lora *lora, int group, const uint64_t *
         size_t b_size = (size_t)p->rows * (size_t)rank;
         const real *a = operand(fp8, p->a + (size_t)group * a_size, a_size, s.a);
         const real *b = operand(fp8, p->b + (size_t)group * b_size, b_size, s.b);
-        for (int r = 0; r < rows; r += BLOCK_ROWS) {
-            int n = rows - r < BLOCK_ROWS ? rows - r : BLOCK_ROWS;
+        for (int r = 0; r < rows; r += CPU_LORA_ROWS) {
+            int n = rows - r < CPU_LORA_ROWS ? rows - r : CPU_LORA_ROWS;
             const real *block = dropped(fp8, lora, p, group, keys ? keys + r : NULL,
                                         x + (size_t)r * (size_t)in, n, in, &s);
             gemm_nt(n, rank, in, 1, block, in, a, in, 0, s.s, rank);
@@ -184,8 +164,8 @@ void lora_backward(bool fp8, const struct lora *lora, int group, const uint64_t 
         const real *a = operand(fp8, p->a + (size_t)group * a_size, a_size, s.a);
         const real *b = operand(fp8, p->b + (size_t)group * b_size, b_size, s.b);
         real *da = p->da + (size_t)group * a_size, *db = p->db + (size_t)group * b_size;
-        for (int r = 0; r < rows; r += BLOCK_ROWS) {
-            int n = rows - r < BLOCK_ROWS ? rows - r : BLOCK_ROWS;
+        for (int r = 0; r < rows; r += CPU_LORA_ROWS) {
+            int n = rows - r < CPU_LORA_ROWS ? rows - r : CPU_LORA_ROWS;
             const real *block = dropped(fp8, lora, p, group, keys ? keys + r : NULL,
                                         x + (size_t)r * (size_t)in, n, in, &s);
             int row;

@@ -4,8 +4,6 @@
 
 #include <math.h>
 
-#define TILE_ROWS 1024 // of the head, widened together
-
 static void tile_widen(const uint16_t *head, size_t count, real *tile)
 {
 #pragma omp parallel for schedule(static)
@@ -15,10 +13,12 @@ static void tile_widen(const uint16_t *head, size_t count, real *tile)
 
 static int tile_push(struct cpu *cpu, real **tile, struct fl_error *e)
 {
-    const struct model *m = cpu->table.model;
-    size_t rows = (size_t)(m->vocab < TILE_ROWS ? m->vocab : TILE_ROWS);
+    struct cpu_scratch scratch = head_scratch(cpu->table.model);
+    void *push[CPU_SCRATCHES] = {NULL};
+    int rc = cpu_push(cpu, &scratch, push, e);
 
-    return cpu_push(cpu, rows * (size_t)m->hidden, tile, e);
+    *tile = push[0];
+    return rc;
 }
 
 int cpu_head_forward(struct ops *ops, const void *h, const uint16_t *head, int rows, real *logits,
@@ -32,8 +32,8 @@ int cpu_head_forward(struct ops *ops, const void *h, const uint16_t *head, int r
 
     if (rc < 0)
         return rc;
-    for (int v = 0; v < vocab; v += TILE_ROWS) {
-        int n = vocab - v < TILE_ROWS ? vocab - v : TILE_ROWS;
+    for (int v = 0; v < vocab; v += CPU_HEAD_ROWS) {
+        int n = vocab - v < CPU_HEAD_ROWS ? vocab - v : CPU_HEAD_ROWS;
         tile_widen(head + (size_t)v * (size_t)hidden, (size_t)n * (size_t)hidden, tile);
         gemm_nt(rows, n, hidden, 1, h, hidden, tile, hidden, 0, logits + v, vocab);
     }
@@ -70,13 +70,14 @@ int cpu_cross_entropy(struct ops *ops, real *logits, const int32_t *targets, int
     struct cpu *cpu = cpu_of(ops);
     int vocab = ops->model->vocab;
     struct arena_mark mark = arena_mark(cpu->arena);
-    void *push;
+    struct cpu_scratch scratch = cross_entropy_scratch(rows);
+    void *push[CPU_SCRATCHES] = {NULL};
     double *losses;
-    int rc = arena_push(cpu->arena, MEMORY_WORKSPACE, (size_t)rows * sizeof *losses, &push, e);
+    int rc = cpu_push(cpu, &scratch, push, e);
 
     if (rc < 0)
         return rc;
-    losses = push;
+    losses = push[0];
 #pragma omp parallel for schedule(static)
     for (int r = 0; r < rows; r++) {
         real *row = logits + (size_t)r * (size_t)vocab;
@@ -106,8 +107,8 @@ int cpu_head_backward(struct ops *ops, const real *dlogits, const uint16_t *head
 
     if (rc < 0)
         return rc;
-    for (int v = 0; v < vocab; v += TILE_ROWS) {
-        int n = vocab - v < TILE_ROWS ? vocab - v : TILE_ROWS;
+    for (int v = 0; v < vocab; v += CPU_HEAD_ROWS) {
+        int n = vocab - v < CPU_HEAD_ROWS ? vocab - v : CPU_HEAD_ROWS;
         tile_widen(head + (size_t)v * (size_t)hidden, (size_t)n * (size_t)hidden, tile);
         gemm_nn(rows, hidden, n, 1, dlogits + v, vocab, tile, hidden, v > 0, dh, hidden);
     }

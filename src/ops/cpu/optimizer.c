@@ -4,25 +4,24 @@
 
 #include <math.h>
 
-#define CHUNK 65536 // elements summed together, so that no sum depends on the number of threads
-
 int cpu_sum_squares(struct ops *ops, const real *x, size_t count, double *sum, struct fl_error *e)
 {
     struct cpu *cpu = cpu_of(ops);
-    size_t chunks = (count + CHUNK - 1) / CHUNK;
     struct arena_mark mark = arena_mark(cpu->arena);
-    void *push;
+    struct cpu_scratch scratch = sum_squares_scratch(count);
+    size_t chunks = scratch.bytes[0] / sizeof(double); // whatever the number of threads
+    void *push[CPU_SCRATCHES] = {NULL};
     double *sums;
-    int rc = arena_push(cpu->arena, MEMORY_WORKSPACE, chunks * sizeof *sums, &push, e);
+    int rc = cpu_push(cpu, &scratch, push, e);
 
     if (rc < 0)
         return rc;
-    sums = push;
+    sums = push[0];
 #pragma omp parallel for schedule(static)
     for (size_t c = 0; c < chunks; c++) {
-        size_t end = (c + 1) * CHUNK < count ? (c + 1) * CHUNK : count;
+        size_t end = (c + 1) * CPU_SUM_CHUNK < count ? (c + 1) * CPU_SUM_CHUNK : count;
         sums[c] = 0;
-        for (size_t i = c * CHUNK; i < end; i++)
+        for (size_t i = c * CPU_SUM_CHUNK; i < end; i++)
             sums[c] += (double)x[i] * (double)x[i];
     }
     *sum = 0;
@@ -43,7 +42,8 @@ int cpu_scale(struct ops *ops, real *x, size_t count, double factor, struct fl_e
 }
 
 int cpu_adamw(struct ops *ops, const struct adamw *adamw, double grad_scale, size_t count,
-              real *params, const real *grads, real *m, real *v, struct fl_error *e)
+              real *params, const real *grads, const struct moment *first,
+              const struct moment *second, struct fl_error *e)
 {
     real beta1 = (real)adamw->beta1, beta2 = (real)adamw->beta2, eps = (real)adamw->eps;
     real decay = (real)(1 - adamw->lr * adamw->weight_decay);
@@ -54,11 +54,21 @@ int cpu_adamw(struct ops *ops, const struct adamw *adamw, double grad_scale, siz
     (void)ops;
     (void)e;
 #pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < count; i++) {
-        real g = scale * grads[i];
-        m[i] = beta1 * m[i] + (1 - beta1) * g;
-        v[i] = beta2 * v[i] + (1 - beta2) * g * g;
-        params[i] = decay * params[i] - rate * m[i] / ((real)sqrt((double)v[i]) / correction + eps);
+    for (size_t start = 0; start < count; start += MOMENT_BLOCK) {
+        size_t n = count - start < MOMENT_BLOCK ? count - start : MOMENT_BLOCK;
+        size_t block = start / MOMENT_BLOCK;
+        real m[MOMENT_BLOCK], v[MOMENT_BLOCK];
+        moment_load(first, block, n, m);
+        moment_load(second, block, n, v);
+        for (size_t i = 0; i < n; i++) {
+            real g = scale * grads[start + i];
+            m[i] = beta1 * m[i] + (1 - beta1) * g;
+            v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+            params[start + i] = decay * params[start + i] -
+                                rate * m[i] / ((real)sqrt((double)v[i]) / correction + eps);
+        }
+        moment_store(first, block, n, m);
+        moment_store(second, block, n, v);
     }
     return 0;
 }

@@ -57,23 +57,14 @@ static int slot_compare(const void *left, const void *right, void *context)
     return a < b ? -1 : 1;
 }
 
-static int drop(struct cpu *cpu, int tokens, int64_t capacity, struct routing *routing,
-                struct fl_error *e)
+// mine: scratch [slots], with a capacity.
+static void drop(const struct model *m, int tokens, int64_t capacity, struct routing *routing,
+                 int32_t *mine)
 {
-    int slots = tokens * cpu->table.model->top_k;
-    struct arena_mark mark = arena_mark(cpu->arena);
-    void *push;
-    int32_t *mine;
-    int rc;
+    int slots = tokens * m->top_k;
 
     memset(routing->kept, 1, (size_t)slots);
-    if (capacity <= 0)
-        return 0;
-    rc = arena_push(cpu->arena, MEMORY_WORKSPACE, (size_t)slots * sizeof *mine, &push, e);
-    if (rc < 0)
-        return rc;
-    mine = push;
-    for (int i = 0; i < cpu->table.model->experts; i++) {
+    for (int i = 0; i < m->experts && capacity > 0; i++) {
         int64_t count = 0;
         for (int32_t s = 0; s < slots; s++)
             if (routing->ids[s] == i)
@@ -83,8 +74,6 @@ static int drop(struct cpu *cpu, int tokens, int64_t capacity, struct routing *r
         for (int64_t s = capacity; s < count; s++)
             routing->kept[mine[s]] = 0;
     }
-    arena_release(cpu->arena, mark);
-    return 0;
 }
 
 static int64_t slots_of(const struct routing *routing, int slots, int expert)
@@ -110,14 +99,12 @@ static double load_balance(const struct model *m, int tokens, const struct routi
 }
 
 // weight as reals [E, H].
-static int weight_widen(struct cpu *cpu, const float *weight, real **out, struct fl_error *e)
+static void weight_widen(const struct model *m, const float *weight, real *wide)
 {
-    size_t count = (size_t)cpu->table.model->experts * (size_t)cpu->table.model->hidden;
-    int rc = cpu_push(cpu, count, out, e);
+    size_t count = (size_t)m->experts * (size_t)m->hidden;
 
-    for (size_t i = 0; i < count && rc == 0; i++)
-        (*out)[i] = (real)weight[i];
-    return rc;
+    for (size_t i = 0; i < count; i++)
+        wide[i] = (real)weight[i];
 }
 
 int cpu_router_forward(struct ops *ops, const void *h, const float *weight, int tokens,
@@ -126,11 +113,15 @@ int cpu_router_forward(struct ops *ops, const void *h, const float *weight, int 
     struct cpu *cpu = cpu_of(ops);
     const struct model *m = ops->model;
     struct arena_mark mark = arena_mark(cpu->arena);
+    struct cpu_scratch scratch = router_forward_scratch(m, tokens, capacity, replay);
+    void *push[CPU_SCRATCHES] = {NULL}; // the widened weight; with a capacity, slots
     real *wide;
-    int rc = weight_widen(cpu, weight, &wide, e);
+    int rc = cpu_push(cpu, &scratch, push, e);
 
     if (rc < 0)
-        return rc;
+        goto out;
+    wide = push[0];
+    weight_widen(m, weight, wide);
     gemm_nt(tokens, m->experts, m->hidden, 1, h, m->hidden, wide, m->hidden, 0, routing->logits,
             m->experts);
 #pragma omp parallel for schedule(static)
@@ -142,8 +133,9 @@ int cpu_router_forward(struct ops *ops, const void *h, const float *weight, int 
         weigh(m, routing->probs + row, routing->ids + slot, routing->weights + slot);
     }
     if (!replay)
-        rc = drop(cpu, tokens, capacity, routing, e);
+        drop(m, tokens, capacity, routing, push[1]);
     *routing->aux = load_balance(m, tokens, routing);
+out:
     arena_release(cpu->arena, mark);
     return rc;
 }
@@ -177,13 +169,17 @@ int cpu_router_backward(struct ops *ops, const float *weight, int tokens,
     struct arena_mark mark = arena_mark(cpu->arena);
     size_t experts = (size_t)m->experts, top_k = (size_t)m->top_k;
     double load = tokens ? aux_scale * m->experts / ((double)m->top_k * tokens * tokens) : 0;
+    struct cpu_scratch scratch = router_backward_scratch(m, tokens);
+    void *push[CPU_SCRATCHES] = {NULL};
     real *wide, *dlogits, *loads;
-    int rc;
+    int rc = cpu_push(cpu, &scratch, push, e);
 
-    if ((rc = weight_widen(cpu, weight, &wide, e)) < 0 ||
-        (rc = cpu_push(cpu, (size_t)tokens * experts, &dlogits, e)) < 0 ||
-        (rc = cpu_push(cpu, experts, &loads, e)) < 0)
+    if (rc < 0)
         goto out;
+    wide = push[0];
+    dlogits = push[1];
+    loads = push[2];
+    weight_widen(m, weight, wide);
     for (int i = 0; i < m->experts; i++)
         loads[i] = (real)(load * (double)slots_of(routing, tokens * m->top_k, i));
 #pragma omp parallel for schedule(static)

@@ -11,7 +11,6 @@
 struct tiling {
     struct attention_tile *by_keys, *by_queries; // one allocation, owned by by_keys
     int count;
-    int stat_rows; // samples' rows, each sample padded to a multiple of 4
 };
 
 // Longer first; equal ones in the order of their rows, so that the order is always the same.
@@ -36,15 +35,15 @@ static int compare_queries(const void *x, const void *y)
 
 static struct tiling tiling_make(const int32_t *starts, int samples)
 {
-    struct tiling t = {0};
-    int most = starts[samples] / ATTENTION_TILE + samples;
+    size_t most = (size_t)attention_tile_count(starts, samples);
+    struct tiling t = {.by_keys = memory_zeroed(2 * most, sizeof *t.by_keys)};
+    int stat_rows = 0; // each sample's padded to a multiple of 4
 
-    t.by_keys = memory_zeroed(2 * (size_t)most, sizeof *t.by_keys);
     for (int s = 0; s < samples; s++) {
         for (int row = starts[s]; row < starts[s + 1]; row += ATTENTION_TILE)
-            t.by_keys[t.count++] = (struct attention_tile){row, starts[s], starts[s + 1],
-                                                           t.stat_rows + row - starts[s]};
-        t.stat_rows += (starts[s + 1] - starts[s] + 3) / 4 * 4;
+            t.by_keys[t.count++] =
+                (struct attention_tile){row, starts[s], starts[s + 1], stat_rows + row - starts[s]};
+        stat_rows += (starts[s + 1] - starts[s] + 3) / 4 * 4;
     }
     t.by_queries = t.by_keys + t.count;
     for (int i = 0; i < t.count; i++)
@@ -54,16 +53,9 @@ static struct tiling tiling_make(const int32_t *starts, int samples)
     return t;
 }
 
-static int tiling_push(struct cuda *cuda, const struct tiling *t, struct attention *a,
-                       struct fl_error *e)
+static int tiling_store(struct cuda *cuda, const struct tiling *t, struct attention_tile *device,
+                        struct attention *a, struct fl_error *e)
 {
-    struct attention_tile *device;
-    void *memory;
-    int rc = cuda_push(cuda, 2 * (size_t)t->count * sizeof *device, &memory, e);
-
-    if (rc < 0)
-        return rc;
-    device = memory;
     a->tiles = t->count;
     a->by_keys = device;
     a->by_queries = device + t->count;
@@ -89,13 +81,16 @@ int cuda_attention_forward(struct ops *ops, const void *qk, const void *qkv, con
     struct cuda *cuda = cuda_of(ops);
     struct arena_mark mark = arena_mark(cuda->arena);
     struct attention a = attention_of(ops->model, qk, qkv, starts[samples]);
+    void *push[CUDA_SCRATCHES];
     struct tiling t;
     int rc;
 
     if (a.tokens == 0)
         return 0;
     t = tiling_make(starts, samples);
-    rc = tiling_push(cuda, &t, &a, e);
+    rc = cuda_push_all(cuda, attention_forward_bytes(starts, samples), push, e);
+    if (rc == 0)
+        rc = tiling_store(cuda, &t, push[0], &a, e);
     if (rc == 0)
         rc = CUDA_CHECK(sm90_attention_forward(&a, out, lse, cuda->stream), e);
     free(t.by_keys);
@@ -110,20 +105,20 @@ int cuda_attention_backward(struct ops *ops, const void *qk, const void *qkv, co
     struct cuda *cuda = cuda_of(ops);
     struct arena_mark mark = arena_mark(cuda->arena);
     struct attention a = attention_of(ops->model, qk, qkv, starts[samples]);
+    void *push[CUDA_SCRATCHES]; // tiles, statistics
     struct tiling t;
-    void *stats = NULL;
     int stride, rc;
 
     if (a.tokens == 0)
         return 0;
     t = tiling_make(starts, samples);
-    stride = t.stat_rows + ATTENTION_STAT_PAD;
-    rc = tiling_push(cuda, &t, &a, e);
+    stride = attention_stat_stride(starts, samples);
+    rc = cuda_push_all(cuda, attention_backward_bytes(ops->model, starts, samples), push, e);
     if (rc == 0)
-        rc = cuda_push(cuda, (size_t)a.heads * (size_t)stride * 2 * sizeof(float), &stats, e);
+        rc = tiling_store(cuda, &t, push[0], &a, e);
     if (rc == 0)
         rc = CUDA_CHECK(
-            sm90_attention_backward(&a, out, lse, dout, stats, stride, dqkv, cuda->stream), e);
+            sm90_attention_backward(&a, out, lse, dout, push[1], stride, dqkv, cuda->stream), e);
     free(t.by_keys);
     arena_release(cuda->arena, mark);
     return rc;

@@ -29,6 +29,16 @@ int cuda_push(struct cuda *cuda, size_t bytes, void **out, struct fl_error *e)
     return arena_push(cuda->arena, MEMORY_WORKSPACE, bytes, out, e);
 }
 
+int cuda_push_all(struct cuda *cuda, struct cuda_scratch scratch, void *out[CUDA_SCRATCHES],
+                  struct fl_error *e)
+{
+    int rc = 0;
+
+    for (int i = 0; i < scratch.count && rc == 0; i++)
+        rc = cuda_push(cuda, scratch.bytes[i], &out[i], e);
+    return rc;
+}
+
 int ops_cuda_devices(void)
 {
     int count = 0;

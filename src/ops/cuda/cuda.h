@@ -6,6 +6,7 @@
 #ifndef FL_OPS_CUDA_CUDA_H
 #define FL_OPS_CUDA_CUDA_H
 
+#include "ops/cuda/scratch.h"
 #include "ops/ops.h"
 #include "rows.h"
 
@@ -29,6 +30,9 @@ static inline struct cuda *cuda_of(struct ops *ops)
 
 // bytes of scratch on the device; freed by arena_release.
 int cuda_push(struct cuda *cuda, size_t bytes, void **out, struct fl_error *e);
+// An operation's scratch likewise.
+int cuda_push_all(struct cuda *cuda, struct cuda_scratch scratch, void *out[CUDA_SCRATCHES],
+                  struct fl_error *e);
 
 // 0, or -EIO with e naming the call, file and line. Launch errors included: kernels' launchers
 // return cudaGetLastError().

@@ -21,18 +21,16 @@ int cuda_dispatch_plan(struct ops *ops, const struct routing *routing, int token
                                  .position = position,
                                  .slots = slots,
                                  .experts = ops->model->experts};
-    void *before, *first, *sums;
+    void *push[CUDA_SCRATCHES];
 
-    if ((rc = cuda_push(cuda, (size_t)DISPATCH_PARTS(slots) * experts * sizeof(int32_t), &before,
-                        e)) < 0 ||
-        (rc = cuda_push(cuda, experts * sizeof(int32_t), &first, e)) < 0 ||
-        (rc = cuda_push(cuda, experts * sizeof *counts, &sums, e)) < 0)
+    rc = cuda_push_all(cuda, dispatch_plan_bytes(ops->model, tokens), push, e);
+    if (rc < 0)
         goto out;
-    plan.before = before;
-    plan.first = first;
-    plan.counts = sums;
+    plan.before = push[0];
+    plan.first = push[1];
+    plan.counts = push[2];
     if ((rc = CUDA_CHECK(dispatch_plan(&plan, cuda->stream), e)) < 0 ||
-        (rc = CUDA_CHECK(cudaMemcpyAsync(counts, sums, experts * sizeof *counts,
+        (rc = CUDA_CHECK(cudaMemcpyAsync(counts, plan.counts, experts * sizeof *counts,
                                          cudaMemcpyDeviceToHost, cuda->stream),
                          e)) < 0)
         goto out;
@@ -68,15 +66,16 @@ int cuda_regroup_plan(struct ops *ops, const int64_t *counts, int sources, int e
     int count = sources * experts, rc;
     struct dispatch_segment *segments = segments_create(counts, sources, experts);
     struct arena_mark mark = arena_mark(cuda->arena);
-    size_t bytes = ((size_t)count + 1) * sizeof *segments;
-    void *copy;
+    struct cuda_scratch scratch = regroup_plan_bytes(sources, experts);
+    void *push[CUDA_SCRATCHES];
 
     // Pageable memory: it has been read when the call returns.
-    if ((rc = cuda_push(cuda, bytes, &copy, e)) < 0 ||
-        (rc = CUDA_CHECK(
-             cudaMemcpyAsync(copy, segments, bytes, cudaMemcpyHostToDevice, cuda->stream), e)) < 0)
+    if ((rc = cuda_push_all(cuda, scratch, push, e)) < 0 ||
+        (rc = CUDA_CHECK(cudaMemcpyAsync(push[0], segments, scratch.bytes[0],
+                                         cudaMemcpyHostToDevice, cuda->stream),
+                         e)) < 0)
         goto out;
-    rc = CUDA_CHECK(dispatch_regroup(copy, count, index, cuda->stream), e);
+    rc = CUDA_CHECK(dispatch_regroup(push[0], count, index, cuda->stream), e);
 out:
     arena_release(cuda->arena, mark);
     free(segments);

@@ -97,8 +97,8 @@ int cuda_fc1_backward(struct ops *ops, const struct fp8_matrix *w, const struct 
 {
     struct cuda *cuda = cuda_of(ops);
     struct arena_mark mark = arena_mark(cuda->arena);
-    size_t rows = (size_t)group->rows, k = (size_t)w->scale_rows * FP8_BLOCK;
-    int stride = product_scale_stride(group->rows), rc;
+    size_t rows = (size_t)group->rows;
+    int k = gradient_operand_columns(w), stride = product_scale_stride(group->rows), rc;
     struct product_groups groups;
     void *dy, *codes, *scales;
 
@@ -106,9 +106,8 @@ int cuda_fc1_backward(struct ops *ops, const struct fp8_matrix *w, const struct 
         return 0;
     if ((rc = groups_push(cuda, group, &groups, e)) < 0 ||
         (rc = cuda_push(cuda, rows * stream_row_bytes(w->rows), &dy, e)) < 0 ||
-        (rc = cuda_push(cuda, rows * k, &codes, e)) < 0 ||
-        (rc = cuda_push(cuda, (size_t)w->scale_rows * (size_t)stride * sizeof(float), &scales, e)) <
-            0 ||
+        (rc = cuda_push(cuda, gradient_codes_bytes(w, group->rows), &codes, e)) < 0 ||
+        (rc = cuda_push(cuda, gradient_scales_bytes(w, group->rows), &scales, e)) < 0 ||
         (rc = CUDA_CHECK(swiglu_backward(gate_up, dact, group->rows, w->rows / 2, dy, codes, scales,
                                          stride, cuda->stream),
                          e)) < 0)
@@ -116,7 +115,7 @@ int cuda_fc1_backward(struct ops *ops, const struct fp8_matrix *w, const struct 
     rc = product_backward(cuda, w, lora, &groups,
                           &(struct product_gradient){.x = quantised_rows(xq, w->cols),
                                                      .dy = stream_rows(dy, w->rows)},
-                          &(struct product_operand){codes, scales, (int)k, stride}, dx, e);
+                          &(struct product_operand){codes, scales, k, stride}, dx, e);
 out:
     arena_release(cuda->arena, mark);
     return rc;

@@ -5,8 +5,6 @@
 #include <cublasLt.h>
 #include <errno.h>
 
-#define WORKSPACE_BYTES ((size_t)32 << 20)
-
 // A column-major operand.
 struct operand {
     const void *data;
@@ -48,7 +46,7 @@ static int algorithm_find(struct cuda *cuda, cublasLtMatmulDesc_t desc,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t result;
-    size_t workspace = WORKSPACE_BYTES;
+    size_t workspace = CUDA_BLAS_BYTES;
     int found = 0, rc;
 
     rc = blas_check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate",
@@ -78,24 +76,19 @@ static int algorithm_find(struct cuda *cuda, cublasLtMatmulDesc_t desc,
     return rc;
 }
 
-// d = op(a) b, summed in fp32.
+// d = op(a) b, summed in fp32. workspace: scratch of CUDA_BLAS_BYTES.
 static int product(struct cuda *cuda, bool a_transposed, const struct operand *a,
-                   const struct operand *b, const struct operand *d, struct fl_error *e)
+                   const struct operand *b, const struct operand *d, void *workspace,
+                   struct fl_error *e)
 {
     const struct operand *operands[3] = {a, b, d};
     cublasOperation_t op = a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    struct arena_mark mark = arena_mark(cuda->arena);
     cublasLtMatrixLayout_t layouts[3] = {0};
     cublasLtMatmulDesc_t desc = NULL;
     cublasLtMatmulAlgo_t algorithm;
     float one = 1, zero = 0;
-    void *workspace;
-    int rc = cuda_push(cuda, WORKSPACE_BYTES, &workspace, e);
-
-    if (rc < 0)
-        return rc;
-    rc = blas_check(cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-                    "cublasLtMatmulDescCreate", e);
+    int rc = blas_check(cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                        "cublasLtMatmulDescCreate", e);
     if (rc == 0)
         rc = blas_check(
             cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &op, sizeof op),
@@ -107,7 +100,7 @@ static int product(struct cuda *cuda, bool a_transposed, const struct operand *a
     if (rc == 0)
         rc = blas_check(cublasLtMatmul(cuda->blas, desc, &one, a->data, layouts[0], b->data,
                                        layouts[1], &zero, d->data, layouts[2], (void *)d->data,
-                                       layouts[2], &algorithm, workspace, WORKSPACE_BYTES,
+                                       layouts[2], &algorithm, workspace, CUDA_BLAS_BYTES,
                                        cuda->stream),
                         "cublasLtMatmul", e);
     for (int i = 0; i < 3; i++)
@@ -115,20 +108,26 @@ static int product(struct cuda *cuda, bool a_transposed, const struct operand *a
             cublasLtMatrixLayoutDestroy(layouts[i]);
     if (desc)
         cublasLtMatmulDescDestroy(desc);
-    arena_release(cuda->arena, mark);
     return rc;
 }
 
 int cuda_head_forward(struct ops *ops, const void *h, const uint16_t *head, int rows, real *logits,
                       struct fl_error *e)
 {
-    int vocab = ops->model->vocab, hidden = ops->model->hidden;
+    struct cuda *cuda = cuda_of(ops);
+    struct arena_mark mark = arena_mark(cuda->arena);
+    int vocab = ops->model->vocab, hidden = ops->model->hidden, rc;
+    void *push[CUDA_SCRATCHES];
 
     if (rows == 0)
         return 0;
-    return product(cuda_of(ops), true, &(struct operand){head, CUDA_R_16BF, hidden, vocab, hidden},
-                   &(struct operand){h, CUDA_R_16BF, hidden, rows, hidden},
-                   &(struct operand){logits, CUDA_R_32F, vocab, rows, vocab}, e);
+    rc = cuda_push_all(cuda, head_forward_bytes(), push, e);
+    if (rc == 0)
+        rc = product(cuda, true, &(struct operand){head, CUDA_R_16BF, hidden, vocab, hidden},
+                     &(struct operand){h, CUDA_R_16BF, hidden, rows, hidden},
+                     &(struct operand){logits, CUDA_R_32F, vocab, rows, vocab}, push[0], e);
+    arena_release(cuda->arena, mark);
+    return rc;
 }
 
 int cuda_head_backward(struct ops *ops, const real *dlogits, const uint16_t *head, int rows,
@@ -137,11 +136,11 @@ int cuda_head_backward(struct ops *ops, const real *dlogits, const uint16_t *hea
     struct cuda *cuda = cuda_of(ops);
     struct arena_mark mark = arena_mark(cuda->arena);
     int vocab = ops->model->vocab, hidden = ops->model->hidden, pitch = (vocab + 7) / 8 * 8, rc;
-    void *rounded;
+    void *push[CUDA_SCRATCHES]; // dlogits rounded, cuBLASLt's workspace
 
     if (rows == 0)
         return 0;
-    if ((rc = cuda_push(cuda, (size_t)rows * (size_t)pitch * sizeof(uint16_t), &rounded, e)) < 0 ||
+    if ((rc = cuda_push_all(cuda, head_backward_bytes(ops->model, rows), push, e)) < 0 ||
         (rc = CUDA_CHECK(lora_pack(
                              &(struct lora_pack){
                                  .from = dlogits,
@@ -150,15 +149,15 @@ int cuda_head_backward(struct ops *ops, const real *dlogits, const uint16_t *hea
                                  .cols = vocab,
                                  .rows_padded = rows,
                                  .cols_padded = pitch,
-                                 .to = rounded,
+                                 .to = push[0],
                                  .to_cols = pitch,
                              },
                              cuda->stream),
                          e)) < 0)
         goto out;
     rc = product(cuda, false, &(struct operand){head, CUDA_R_16BF, hidden, vocab, hidden},
-                 &(struct operand){rounded, CUDA_R_16BF, vocab, rows, pitch},
-                 &(struct operand){dh, CUDA_R_16BF, hidden, rows, hidden}, e);
+                 &(struct operand){push[0], CUDA_R_16BF, vocab, rows, pitch},
+                 &(struct operand){dh, CUDA_R_16BF, hidden, rows, hidden}, push[1], e);
 out:
     arena_release(cuda->arena, mark);
     return rc;

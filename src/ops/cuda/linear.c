@@ -34,15 +34,13 @@ int cuda_linear_forward(struct ops *ops, const struct fp8_matrix *w, const struc
 static int gradient_quantise(struct cuda *cuda, const struct fp8_matrix *w, const void *dy,
                              int rows, struct product_operand *out, struct fl_error *e)
 {
-    size_t k = (size_t)w->scale_rows * FP8_BLOCK;
     int stride = product_scale_stride(rows), rc;
     void *codes, *scales;
 
-    if ((rc = cuda_push(cuda, (size_t)rows * k, &codes, e)) < 0 ||
-        (rc = cuda_push(cuda, (size_t)w->scale_rows * (size_t)stride * sizeof(float), &scales, e)) <
-            0)
+    if ((rc = cuda_push(cuda, gradient_codes_bytes(w, rows), &codes, e)) < 0 ||
+        (rc = cuda_push(cuda, gradient_scales_bytes(w, rows), &scales, e)) < 0)
         return rc;
-    *out = (struct product_operand){codes, scales, (int)k, stride};
+    *out = (struct product_operand){codes, scales, gradient_operand_columns(w), stride};
     return CUDA_CHECK(
         quantise_to_operand(dy, rows, w->part_rows, w->parts, codes, scales, stride, cuda->stream),
         e);

@@ -6,11 +6,6 @@
 #include <errno.h>
 #include <math.h>
 
-int lora_rank(const struct lora *lora)
-{
-    return lora->count ? (lora->rank + 15) / 16 * 16 : 0;
-}
-
 struct lora_dropout lora_dropout_of(const struct lora *lora, const struct lora_part *part,
                                     const struct product_groups *groups)
 {
@@ -32,7 +27,7 @@ static int matrix_push(struct cuda *cuda, const float *from, int groups, int row
 {
     size_t each = (size_t)rows_padded * (size_t)cols_padded;
     void *to;
-    int rc = cuda_push(cuda, (size_t)groups * each * sizeof(uint16_t), &to, e);
+    int rc = cuda_push(cuda, lora_matrix_bytes(groups, rows_padded, cols_padded), &to, e);
 
     if (rc < 0)
         return rc;
@@ -113,9 +108,9 @@ int lora_term_push(struct cuda *cuda, const struct fp8_matrix *w, const struct l
     gemm->lora_rank = rank;
     gemm->lora_scale = (float)lora->scale;
     gemm->s_part_stride = place < 0 ? 0 : rank;
-    gemm->s_columns = place < 0 ? rank : rank * w->parts;
-    b_bytes = (size_t)groups->groups * b_group * sizeof *b;
-    s_bytes = (size_t)groups->rows * (size_t)gemm->s_columns * sizeof *s;
+    gemm->s_columns = lora_term_columns(w, lora);
+    b_bytes = lora_matrix_bytes(groups->groups, w->rows, rank);
+    s_bytes = lora_rows_bytes(groups->rows, gemm->s_columns);
     if ((rc = cuda_push(cuda, b_bytes, &push, e)) < 0)
         return rc;
     gemm->lora_b = b = push;
@@ -179,7 +174,7 @@ static int part_gradient(struct cuda *cuda, const struct lora *lora,
     int rank = lora_rank(lora), rc;
     void *turns;
 
-    rc = cuda_push(cuda, lora_gradient_turns(x, &g, rank) * sizeof(int32_t), &turns, e);
+    rc = cuda_push(cuda, lora_turns_bytes(groups->groups, x->columns, rank), &turns, e);
     if (rc == 0)
         rc = CUDA_CHECK(lora_gradient(x, &g, s, s_columns, lora->rank, rank, weights, (float)alpha,
                                       d, transposed ? 1 : x->columns, transposed ? lora->rank : 1,
@@ -202,7 +197,7 @@ static int part_gradients(struct cuda *cuda, const struct lora *lora, const stru
     x.dropout = lora_dropout_of(lora, part, groups);
     dy.column = part->row;
     dy.columns = part->rows;
-    if ((rc = cuda_push(cuda, (size_t)groups->rows * (size_t)rank * sizeof(uint16_t), &s, e)) < 0 ||
+    if ((rc = cuda_push(cuda, lora_rows_bytes(groups->rows, rank), &s, e)) < 0 ||
         (rc = part_project(cuda, lora, part, groups, &gradient->x, s, rank, e)) < 0 ||
         (rc = part_project_back(cuda, lora, part, groups, &dy, ds, ds_columns, e)) < 0 ||
         (rc = part_gradient(cuda, lora, groups, &dy, s, rank, gradient->weights, lora->scale,
@@ -227,12 +222,12 @@ int lora_gradients_push(struct cuda *cuda, const struct fp8_matrix *w, const str
 
     if (rank == 0)
         return 0;
-    rc = cuda_push(cuda, (size_t)groups->rows * (size_t)columns * sizeof *ds, &push, e);
+    rc = cuda_push(cuda, lora_rows_bytes(groups->rows, columns), &push, e);
     if (rc < 0)
         return rc;
     ds = push;
     if (at_out) {
-        rc = cuda_push(cuda, (size_t)groups->groups * at_group * sizeof *at, &push, e);
+        rc = cuda_push(cuda, lora_matrix_bytes(groups->groups, w->cols, columns), &push, e);
         if (rc < 0)
             return rc;
         *at_out = at = push;

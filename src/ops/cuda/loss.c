@@ -12,17 +12,17 @@ int cuda_cross_entropy(struct ops *ops, real *logits, const int32_t *targets, in
     struct cuda *cuda = cuda_of(ops);
     int vocab = ops->model->vocab, rc;
     struct arena_mark mark = arena_mark(cuda->arena);
-    void *losses;
+    void *push[CUDA_SCRATCHES];
 
     if (vocab > CROSS_ENTROPY_VOCAB_MOST)
         return error_set(e, -EINVAL,
                          "cross entropy: a vocabulary of %d: the GPU's has room for %d words; set "
                          "backend: cpu",
                          vocab, CROSS_ENTROPY_VOCAB_MOST);
-    rc = cuda_push(cuda, (size_t)rows * sizeof(double), &losses, e);
+    rc = cuda_push_all(cuda, cross_entropy_bytes(rows), push, e);
     if (rc == 0)
         rc = CUDA_CHECK(sm90_cross_entropy(logits, targets, rows, vocab, gradient, (float)scale,
-                                           losses, loss_sum, cuda->stream),
+                                           push[0], loss_sum, cuda->stream),
                         e);
     arena_release(cuda->arena, mark);
     return rc;

@@ -10,14 +10,13 @@ int cuda_sum_squares(struct ops *ops, const real *x, size_t count, double *sum, 
 {
     struct cuda *cuda = cuda_of(ops);
     struct arena_mark mark = arena_mark(cuda->arena);
-    void *parts, *total;
+    void *push[CUDA_SCRATCHES]; // parts, total
     int rc;
 
-    if ((rc = cuda_push(cuda, SUM_SQUARES_PARTS * sizeof *sum, &parts, e)) < 0 ||
-        (rc = cuda_push(cuda, sizeof *sum, &total, e)) < 0 ||
-        (rc = CUDA_CHECK(optimizer_sum_squares(x, count, parts, total, cuda->stream), e)) < 0 ||
+    if ((rc = cuda_push_all(cuda, sum_squares_bytes(), push, e)) < 0 ||
+        (rc = CUDA_CHECK(optimizer_sum_squares(x, count, push[0], push[1], cuda->stream), e)) < 0 ||
         (rc = CUDA_CHECK(
-             cudaMemcpyAsync(sum, total, sizeof *sum, cudaMemcpyDeviceToHost, cuda->stream), e)) <
+             cudaMemcpyAsync(sum, push[1], sizeof *sum, cudaMemcpyDeviceToHost, cuda->stream), e)) <
             0)
         goto out;
     rc = CUDA_CHECK(cudaStreamSynchronize(cuda->stream), e);
@@ -32,14 +31,15 @@ int cuda_scale(struct ops *ops, real *x, size_t count, double factor, struct fl_
 }
 
 int cuda_adamw(struct ops *ops, const struct adamw *adamw, double grad_scale, size_t count,
-               real *params, const real *grads, real *m, real *v, struct fl_error *e)
+               real *params, const real *grads, const struct moment *first,
+               const struct moment *second, struct fl_error *e)
 {
     double step = (double)adamw->step;
     struct optimizer_adamw update = {
         .params = params,
         .grads = grads,
-        .m = m,
-        .v = v,
+        .m = {first->type, first->values, first->scales},
+        .v = {second->type, second->values, second->scales},
         .count = count,
         .grad_scale = (float)grad_scale,
         .beta1 = (float)adamw->beta1,

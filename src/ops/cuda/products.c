@@ -9,14 +9,11 @@
 
 #include <stdlib.h>
 
-#define RANGE_BYTES ((size_t)192 << 20) // of transposed weights at once
-#define RANGE_ROWS  16384               // of an fp32 gradient at once, unless one group has more
-
 int product_groups_push(struct cuda *cuda, int groups, int rows, const int64_t *counts,
                         const uint64_t *keys, struct product_groups *out, struct fl_error *e)
 {
     int32_t *offsets = memory_zeroed((size_t)groups + 1, sizeof *offsets);
-    size_t bytes = ((size_t)groups + 1) * sizeof *offsets;
+    size_t bytes = product_offsets_bytes(groups);
     void *device;
     int rc = cuda_push(cuda, bytes, &device, e);
 
@@ -36,9 +33,8 @@ int product_operand_push(struct cuda *cuda, const void *xq, int rows, int cols,
                          struct product_operand *out, struct fl_error *e)
 {
     int stride = product_scale_stride(rows);
-    size_t blocks = ((size_t)cols + FP8_BLOCK - 1) / FP8_BLOCK;
     void *scales;
-    int rc = cuda_push(cuda, blocks * (size_t)stride * sizeof(float), &scales, e);
+    int rc = cuda_push(cuda, operand_scales_bytes(rows, cols), &scales, e);
 
     if (rc < 0)
         return rc;
@@ -77,34 +73,6 @@ int product_forward(struct cuda *cuda, const struct fp8_matrix *w, const struct 
     return rc;
 }
 
-// Groups [first, end) and their rows.
-struct range {
-    int first, end, row, rows;
-};
-
-// The next groups whose weights, and rows where they are kept in fp32, fit the scratch.
-static void range_next(const struct product_groups *groups, size_t group_bytes, bool rows_kept,
-                       struct range *r)
-{
-    r->row += r->rows;
-    r->rows = 0;
-    for (r->first = r->end; r->end < groups->groups; r->end++) {
-        int64_t rows = r->rows + groups->counts[r->end];
-        if (r->end > r->first && ((size_t)(r->end + 1 - r->first) * group_bytes > RANGE_BYTES ||
-                                  (rows_kept && rows > RANGE_ROWS)))
-            break;
-        r->rows = (int)rows;
-    }
-}
-
-// What a gradient's product contracts over: the rows of w, every part but the last in whole blocks.
-static int gradient_columns(const struct fp8_matrix *w)
-{
-    int last = w->part_rows[w->parts - 1];
-
-    return (w->scale_rows - (last + FP8_BLOCK - 1) / FP8_BLOCK) * FP8_BLOCK + last;
-}
-
 // What is the same for every range.
 struct backward {
     const struct fp8_matrix *w;
@@ -117,7 +85,7 @@ struct backward {
     void *dx;
 };
 
-static int range_finish(struct cuda *cuda, const struct backward *b, const struct range *r,
+static int range_finish(struct cuda *cuda, const struct backward *b, const struct product_range *r,
                         const float *base, struct fl_error *e)
 {
     const struct fp8_matrix *w = b->w;
@@ -146,8 +114,9 @@ static int range_finish(struct cuda *cuda, const struct backward *b, const struc
     return CUDA_CHECK(lora_input(&input, &groups, cuda->stream), e);
 }
 
-static int range_backward(struct cuda *cuda, const struct backward *b, const struct range *r,
-                          uint8_t *weights, float *scales, float *base, struct fl_error *e)
+static int range_backward(struct cuda *cuda, const struct backward *b,
+                          const struct product_range *r, uint8_t *weights, float *scales,
+                          float *base, struct fl_error *e)
 {
     const struct fp8_matrix *w = b->w;
     size_t first = (size_t)r->first;
@@ -201,29 +170,16 @@ static int range_backward(struct cuda *cuda, const struct backward *b, const str
 
 static int ranges_backward(struct cuda *cuda, const struct backward *b, struct fl_error *e)
 {
-    const struct fp8_matrix *w = b->w;
+    const struct product_groups *g = b->groups;
     struct arena_mark mark = arena_mark(cuda->arena);
-    size_t blocks = (size_t)w->scale_rows,
-           group_bytes = (size_t)gradient_columns(w) * (size_t)w->cols;
-    struct range r = {0};
-    int groups_most = 0, rows_most = 0, rc;
-    void *weights, *scales, *base = NULL;
+    struct product_range r = {0};
+    void *push[CUDA_SCRATCHES]; // transposed weights, their scales, fp32 rows
+    int rc =
+        cuda_push_all(cuda, product_ranges_bytes(b->w, g->groups, g->counts, b->finish), push, e);
 
-    while (range_next(b->groups, group_bytes, b->finish, &r), r.first < b->groups->groups) {
-        groups_most = r.end - r.first > groups_most ? r.end - r.first : groups_most;
-        rows_most = r.rows > rows_most ? r.rows : rows_most;
-    }
-    if ((rc = cuda_push(cuda, (size_t)groups_most * group_bytes, &weights, e)) < 0 ||
-        (rc = cuda_push(cuda, (size_t)groups_most * blocks * (size_t)w->scale_cols * sizeof(float),
-                        &scales, e)) < 0 ||
-        (b->finish &&
-         (rc = cuda_push(cuda, (size_t)rows_most * (size_t)w->cols * sizeof(float), &base, e)) < 0))
-        goto out;
-    r = (struct range){0};
     while (rc == 0 &&
-           (range_next(b->groups, group_bytes, b->finish, &r), r.first < b->groups->groups))
-        rc = range_backward(cuda, b, &r, weights, scales, base, e);
-out:
+           (product_range_next(b->w, g->groups, g->counts, b->finish, &r), r.first < g->groups))
+        rc = range_backward(cuda, b, &r, push[0], push[1], push[2], e);
     arena_release(cuda->arena, mark);
     return rc;
 }
@@ -239,7 +195,7 @@ int product_backward(struct cuda *cuda, const struct fp8_matrix *w, const struct
         .groups = groups,
         .gradient = gradient,
         .operand = operand,
-        .finish = gradient->act || (lora->count && lora->dropout != 0),
+        .finish = product_finishes(lora, gradient->act != NULL),
         .dx = dx,
     };
     int rc = lora_gradients_push(cuda, w, lora, groups, gradient, dx ? &b.ds : NULL,

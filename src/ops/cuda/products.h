@@ -25,11 +25,6 @@ struct product_operand {
     int pitch, scale_stride;
 };
 
-static inline int product_scale_stride(int rows)
-{
-    return (rows + 3) / 4 * 4;
-}
-
 // The operand that quantised rows are, with scales on the arena.
 int product_operand_push(struct cuda *cuda, const void *xq, int rows, int cols,
                          struct product_operand *out, struct fl_error *e);
@@ -54,8 +49,7 @@ int product_backward(struct cuda *cuda, const struct fp8_matrix *w, const struct
                      const struct product_groups *groups, const struct product_gradient *gradient,
                      const struct product_operand *operand, void *dx, struct fl_error *e);
 
-// Low-rank terms (lora.c). lora_rank(lora): padded; 0 without adapters.
-int lora_rank(const struct lora *lora);
+// Low-rank terms (lora.c).
 // Fills in the low-rank term of the product of w; scratch on the arena.
 int lora_term_push(struct cuda *cuda, const struct fp8_matrix *w, const struct lora *lora,
                    const struct product_groups *groups, const struct lora_rows *x,

@@ -12,7 +12,6 @@ int cuda_router_forward(struct ops *ops, const void *h, const float *weight, int
     struct cuda *cuda = cuda_of(ops);
     const struct model *m = ops->model;
     struct arena_mark mark = arena_mark(cuda->arena);
-    size_t sums = (size_t)ROUTER_PARTS(tokens) * (size_t)m->experts;
     struct router router = {.h = h,
                             .weight = weight,
                             .ids = routing->ids,
@@ -27,7 +26,7 @@ int cuda_router_forward(struct ops *ops, const void *h, const float *weight, int
                             .top_k = m->top_k,
                             .normalise = m->norm_topk_prob,
                             .replay = replay};
-    void *mass, *slots;
+    void *push[CUDA_SCRATCHES];
     int rc;
 
     if (m->experts > ROUTER_EXPERTS_MOST || m->top_k > ROUTER_TOP_K_MOST)
@@ -35,14 +34,14 @@ int cuda_router_forward(struct ops *ops, const void *h, const float *weight, int
                          "router: %d experts, %d a token: the GPU's router has room for %d and "
                          "%d; set backend: cpu",
                          m->experts, m->top_k, ROUTER_EXPERTS_MOST, ROUTER_TOP_K_MOST);
-    if ((rc = cuda_push(cuda, sums * sizeof(double), &mass, e)) < 0 ||
-        (rc = cuda_push(cuda, sums * sizeof(int32_t), &slots, e)) < 0)
+    rc = cuda_push_all(cuda, router_forward_bytes(m, tokens), push, e);
+    if (rc < 0)
         goto out;
-    router.mass = mass;
-    router.slots = slots;
+    router.mass = push[0];
+    router.slots = push[1];
     if ((rc = CUDA_CHECK(sm90_router_forward(&router, cuda->stream), e)) < 0 ||
-        (rc = CUDA_CHECK(router_load_balance(mass, slots, tokens, m->experts, m->top_k,
-                                             routing->aux, cuda->stream),
+        (rc = CUDA_CHECK(router_load_balance(router.mass, router.slots, tokens, m->experts,
+                                             m->top_k, routing->aux, cuda->stream),
                          e)) < 0)
         goto out;
     if (!replay && capacity > 0)
@@ -61,7 +60,6 @@ int cuda_router_backward(struct ops *ops, const float *weight, int tokens,
     struct cuda *cuda = cuda_of(ops);
     const struct model *m = ops->model;
     struct arena_mark mark = arena_mark(cuda->arena);
-    size_t dlogits = (size_t)tokens * ROUTER_GRADIENT_COLUMNS((size_t)m->experts) * 2;
     struct router_gradient gradient = {.weight = weight,
                                        .probs = routing->probs,
                                        .ids = routing->ids,
@@ -73,22 +71,21 @@ int cuda_router_backward(struct ops *ops, const float *weight, int tokens,
                                        .experts = m->experts,
                                        .top_k = m->top_k,
                                        .normalise = m->norm_topk_prob};
-    void *high, *low, *counts;
+    void *push[CUDA_SCRATCHES];
     int rc;
 
     if (tokens == 0)
         return 0;
-    if ((rc = cuda_push(cuda, dlogits, &high, e)) < 0 ||
-        (rc = cuda_push(cuda, dlogits, &low, e)) < 0 ||
-        (rc = cuda_push(cuda, (size_t)m->experts * sizeof(int32_t), &counts, e)) < 0)
+    rc = cuda_push_all(cuda, router_backward_bytes(m, tokens), push, e);
+    if (rc < 0)
         goto out;
-    gradient.dlogits_high = high;
-    gradient.dlogits_low = low;
+    gradient.dlogits_high = push[0];
+    gradient.dlogits_low = push[1];
     if (aux_scale != 0) {
-        gradient.counts = counts;
+        gradient.counts = push[2];
         gradient.load = aux_scale * m->experts / ((double)m->top_k * tokens * tokens);
         rc = CUDA_CHECK(
-            router_count(routing->ids, tokens * m->top_k, m->experts, counts, cuda->stream), e);
+            router_count(routing->ids, tokens * m->top_k, m->experts, push[2], cuda->stream), e);
     }
     if (rc == 0)
         rc = CUDA_CHECK(router_backward(&gradient, cuda->stream), e);

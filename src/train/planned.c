@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan a job is judged by: its closed form, and a dry run of all that the trainer can run.
+#include "train/planned.h"
+
+#include "job/runnable.h"
+#include "ops/dry/routing.h"
+#include "train/dry_run.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void plan_take(struct plan *plan, const struct dry_result *dry)
+{
+    plan->dry = true;
+    memcpy(plan->bytes, dry->peak, sizeof plan->bytes);
+    memcpy(plan->at_peak, dry->at_peak, sizeof plan->at_peak);
+    plan->total_bytes = dry->sight.peak_total;
+    plan->mapped_bytes = dry->sight.mapped;
+    plan->largest_bytes = dry->sight.largest;
+    plan->largest_category = dry->sight.largest_category;
+    snprintf(plan->peak_where, sizeof plan->peak_where, "%s", dry->sight.peak_where);
+    snprintf(plan->largest_where, sizeof plan->largest_where, "%s", dry->sight.largest_where);
+}
+
+int planned_make(const struct spec *spec, const struct model *model, int world, int threads,
+                 uint64_t cap_bytes, struct plan *plan, struct fl_error *e)
+{
+    int rc = plan_make_threads(spec, model, world, threads, 0, plan, e);
+    struct fl_error not_runnable;
+    struct dry_result dry;
+
+    if (rc < 0)
+        return rc;
+    if (runnable_check(spec, &not_runnable) == 0) {
+        const struct dry_job job = {
+            .spec = spec,
+            .model = model,
+            .layout = &plan->layout,
+            .cpu = plan->cpu,
+            .threads = threads,
+            .skew = ROUTING_WORST,
+        };
+        rc = dry_run(&job, &dry, e);
+        if (rc < 0)
+            return rc;
+        plan_take(plan, &dry);
+    }
+    return plan_cap_check(spec, plan, cap_bytes, e);
+}
