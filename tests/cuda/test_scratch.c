@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU backend's real operations, with launchers that launch nothing, beside the dry run's: they
-// allocate the same bytes in the same places of a training step, whatever the job.
+// The GPU backend's real operations, with launchers that launch nothing, beside the dry run's: one
+// allocates after the other what the other does, whatever the job.
 #include "unit/check.h"
 
 #include "comm/dry.h"
+#include "mem/backing.h"
 #include "net/net.h"
 #include "ops/dry/routing.h"
 #include "train/dry_run.h"
@@ -15,7 +16,16 @@
 
 #define JOBS 3000
 
-// A rank of a job on the GPU that does nothing.
+// Every allocation of a run: where and how much.
+struct trace {
+    struct taken {
+        void *at;
+        size_t bytes;
+    } * list;
+    size_t count, room;
+};
+
+// A rank of a job, on the GPU that does nothing or on the dry backend.
 struct run {
     struct spec *spec;
     struct model model;
@@ -34,6 +44,15 @@ struct run {
 };
 
 static struct run run;
+static struct trace *trace; // of the run
+
+static void taken(void *at, size_t bytes)
+{
+    if (trace->count == trace->room)
+        trace->list =
+            memory_resize(trace->list, trace->room = 2 * trace->room + 1000, sizeof *trace->list);
+    trace->list[trace->count++] = (struct taken){at, bytes};
+}
 
 static int router_forward(struct ops *ops, const void *h, const float *weight, int tokens,
                           int64_t capacity, bool replay, struct routing *routing,
@@ -60,19 +79,35 @@ static int dispatch_plan(struct ops *ops, const struct routing *routing, int tok
     return rc;
 }
 
-static void run_open(void)
+static void ops_open(bool dry)
+{
+    if (dry) {
+        check_ok(ops_dry_create(&(struct ops_dry_config){.model = &run.model,
+                                                         .layout = &run.layout,
+                                                         .arena = run.arena,
+                                                         .skew = run.skew},
+                                &run.ops, &run.e),
+                 &run.e);
+        return;
+    }
+    check_ok(ops_cuda_create(&run.model, run.arena, &run.ops, &run.e), &run.e);
+    run.real = *run.ops;
+    run.ops->router_forward = router_forward;
+    run.ops->dispatch_plan = dispatch_plan;
+}
+
+static void run_open(bool dry)
 {
     struct run *r = &run;
     const struct layout *l = &r->layout;
+    struct backing *backing = backing_dry();
 
     check_ok(comm_dry_create(l->rank, l->world, &r->world, &r->e), &r->e);
     check_ok(comm_dry_create(l->ep_rank, l->ep, &r->ep, &r->e), &r->e);
     check_ok(comm_dry_create(l->ep_group, l->replicas, &r->replicas, &r->e), &r->e);
-    check_ok(arena_create_dry(0, &r->arena, &r->e), &r->e);
-    check_ok(ops_cuda_create(&r->model, r->arena, &r->ops, &r->e), &r->e);
-    r->real = *r->ops;
-    r->ops->router_forward = router_forward;
-    r->ops->dispatch_plan = dispatch_plan;
+    backing->opened = taken;
+    check_ok(arena_create(backing, 0, &r->arena, &r->e), &r->e);
+    ops_open(dry);
     check_ok(model_weights_create(&r->model, l, r->arena, &r->weights, &r->e), &r->e);
     check_ok(adapters_create(r->spec, &r->model, l, r->arena, &r->adapters, &r->e), &r->e);
     check_ok(net_create(&(struct net_config){.spec = r->spec,
@@ -123,14 +158,36 @@ static void run_close(void)
     comm_destroy(run.replicas);
     comm_destroy(run.ep);
     comm_destroy(run.world);
-    spec_destroy(run.spec);
 }
 
-static void same(int number, const char *text, const char *what, uint64_t dry, uint64_t taken)
+// Runs the job and leaves what it took, and the arena's word on it.
+static void run_trace(bool dry, struct trace *to, struct arena_stats *stats)
 {
-    if (dry != taken)
+    *to = (struct trace){0};
+    trace = to;
+    run_open(dry);
+    run_steps();
+    arena_stats_get(run.arena, stats);
+    run_close();
+}
+
+static void traces_compare(int number, const char *text, const struct trace *dry,
+                           const struct trace *ours)
+{
+    for (size_t i = 0; i < dry->count && i < ours->count; i++)
+        if (dry->list[i].at != ours->list[i].at || dry->list[i].bytes != ours->list[i].bytes)
+            fail_msg("job %d: allocation %zu: %zu bytes at %p in the dry run, %zu at %p of the "
+                     "operations\n%s",
+                     number, i, dry->list[i].bytes, dry->list[i].at, ours->list[i].bytes,
+                     ours->list[i].at, text);
+    assert_int_equal(dry->count, ours->count);
+}
+
+static void same(int number, const char *text, const char *what, uint64_t dry, uint64_t ours)
+{
+    if (dry != ours)
         fail_msg("job %d: %s: %llu bytes in the dry run, %llu of the operations\n%s", number, what,
-                 (unsigned long long)dry, (unsigned long long)taken, text);
+                 (unsigned long long)dry, (unsigned long long)ours, text);
 }
 
 static void the_same_allocations(void **state)
@@ -140,7 +197,8 @@ static void the_same_allocations(void **state)
         int ep = drawn(1, 8), world = ep * drawn(1, 2);
         char *text = job_draw(ep, "backend: cuda");
         struct dry_result dry;
-        struct arena_stats taken;
+        struct arena_stats stats;
+        struct trace ours, dry_trace;
         struct dry_job job;
         run = (struct run){.model = model_draw(ep), .skew = ROUTING_WORST};
         if (drawn(0, 1))
@@ -150,18 +208,20 @@ static void the_same_allocations(void **state)
                  &run.e);
         job = (struct dry_job){run.spec, &run.model, &run.layout, false, 1, run.skew};
         check_ok(dry_run(&job, &dry, &run.e), &run.e);
-        run_open();
-        run_steps();
-        arena_stats_get(run.arena, &taken);
+        run_trace(true, &dry_trace, &stats);
+        run_trace(false, &ours, &stats);
+        traces_compare(i, text, &dry_trace, &ours);
         for (int c = 0; c < MEMORY_CATEGORIES; c++) {
             const char *name = memory_category_name((enum memory_category)c);
-            same(i, text, name, dry.peak[c], taken.peak[c]);
-            same(i, text, name, dry.at_peak[c], taken.at_peak[c]);
+            same(i, text, name, dry.peak[c], stats.peak[c]);
+            same(i, text, name, dry.at_peak[c], stats.at_peak[c]);
         }
-        same(i, text, "total", dry.sight.peak_total, taken.peak_total);
-        same(i, text, "mapped", dry.sight.mapped, taken.mapped_total);
-        same(i, text, "largest transient", dry.sight.largest, taken.largest);
-        run_close();
+        same(i, text, "total", dry.sight.peak_total, stats.peak_total);
+        same(i, text, "mapped", dry.sight.mapped, stats.mapped_total);
+        same(i, text, "largest transient", dry.sight.largest, stats.largest);
+        free(ours.list);
+        free(dry_trace.list);
+        spec_destroy(run.spec);
         free(text);
     }
 }
