@@ -7,6 +7,7 @@
 #include "comm/agree.h"
 #include "data/loader.h"
 #include "job/runnable.h"
+#include "job/source.h"
 #include "net/net.h"
 #include "train/backend.h"
 #include "train/cores.h"
@@ -116,10 +117,14 @@ static int dataset_open(struct core *core, bool validation, struct fl_error *e)
         .dp_size = core->plan.layout.dp,
         .max_length = spec->max_length,
     };
-    int rc = dataset_load(validation ? spec->val_datasets : spec->datasets,
-                          validation ? spec->val_dataset_count : spec->dataset_count,
-                          core->tokenizer, spec->max_length, spec->threads, data, e);
+    char **files = validation ? spec->val_datasets : spec->datasets;
+    size_t count = validation ? spec->val_dataset_count : spec->dataset_count;
+    int rc;
 
+    if (count == 1 && dataset_is_made(files[0]))
+        rc = dataset_make(files[0], core->model.vocab, spec->max_length, data, e);
+    else
+        rc = dataset_load(files, count, core->tokenizer, spec->max_length, spec->threads, data, e);
     if (rc == 0 && first_rank(core))
         log_info("%s: %zu samples, %zu tokens; dropped: %zu longer than %d tokens, %zu without an "
                  "answer",
@@ -131,20 +136,42 @@ static int dataset_open(struct core *core, bool validation, struct fl_error *e)
     return rc;
 }
 
-static int data_read(struct core *core, struct fl_error *e)
+static bool files_made(char *const *files, size_t count)
 {
-    char *path = memory_format("%s/tokenizer.json", core->spec->model);
-    int rc = tokenizer_load(path, &core->tokenizer, e);
+    return count == 0 || (count == 1 && dataset_is_made(files[0]));
+}
 
-    free(path);
+static int tokenizer_read(struct core *core, struct fl_error *e)
+{
+    struct source source;
+    char *path;
+    int rc = source_parse(core->spec->model, &source, e);
+
+    if (rc < 0)
+        return rc;
+    path = memory_format("%s/tokenizer.json", source.folder);
+    rc = tokenizer_load(path, &core->tokenizer, e);
     if (rc == 0 && tokenizer_size(core->tokenizer) > core->model.vocab)
         rc = error_set(e, -EINVAL,
-                       "%s/tokenizer.json: %d tokens, the model has %d: take the tokenizer that "
-                       "came with the checkpoint",
-                       core->spec->model, tokenizer_size(core->tokenizer), core->model.vocab);
+                       "%s: %d tokens, the model has %d: take the tokenizer that came with the "
+                       "checkpoint",
+                       path, tokenizer_size(core->tokenizer), core->model.vocab);
+    free(path);
+    source_clear(&source);
+    return rc;
+}
+
+static int data_read(struct core *core, struct fl_error *e)
+{
+    const struct spec *spec = core->spec;
+    int rc = 0;
+
+    if (!files_made(spec->datasets, spec->dataset_count) ||
+        !files_made(spec->val_datasets, spec->val_dataset_count))
+        rc = tokenizer_read(core, e);
     if (rc == 0)
         rc = dataset_open(core, false, e);
-    if (rc == 0 && core->spec->val_dataset_count)
+    if (rc == 0 && spec->val_dataset_count)
         rc = dataset_open(core, true, e);
     return rc;
 }
@@ -170,8 +197,9 @@ static int weights_load(struct core *core, struct fl_error *e)
         rc = model_weights_load(core->weights, core->spec->model, &core->model, &core->plan.layout,
                                 core->spec->threads, core->ops, &stats, e);
     if (rc == 0 && first_rank(core))
-        log_info("loaded %.1f MiB in %.1f s (%.1f GB/s)%s%s", (double)stats.bytes / 0x1p20,
-                 stats.seconds, (double)stats.bytes / stats.seconds * 1e-9,
+        log_info("%s %.1f MiB in %.1f s (%.1f GB/s)%s%s", stats.made ? "made" : "loaded",
+                 (double)stats.bytes / 0x1p20, stats.seconds,
+                 (double)stats.bytes / stats.seconds * 1e-9,
                  core->launch.world > 1 ? " on rank 0" : "",
                  stats.quantised ? ", quantised to FP8" : "");
     return rc;

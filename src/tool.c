@@ -4,6 +4,7 @@
 #include "base/nearest.h"
 #include "job/plan_command.h"
 #include "report/report_command.h"
+#include "weights/synth_command.h"
 
 #include "config.h"
 
@@ -16,6 +17,7 @@ static const struct {
 } commands[] = {
     {"plan", "parameters and bytes of a job, rank by rank, before it runs", plan_command},
     {"report", "what every rank of a job planned and used, from accounting", report_command},
+    {"synth", "a checkpoint of any shape, made without a download", synth_command},
 };
 
 #define COMMANDS (sizeof commands / sizeof *commands)

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "data/tokenizer.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,6 +27,15 @@ struct dataset {
 // file, a record that is no sample (named "file:line"), and a dataset without samples are errors.
 int dataset_load(char *const *paths, size_t path_count, const struct tokenizer *tokenizer,
                  int max_length, int threads, struct dataset **out, struct fl_error *e);
+
+// Samples made from nothing, for runs without data: source is synth://?samples=N&seed=S (either may
+// be left out: 1024 and 0). Each has max_length tokens below vocab: every second one follows from
+// the one before, so that there is something to learn, the others are rarer the larger they are.
+// The last three quarters count in the loss.
+bool dataset_is_made(const char *source);
+int dataset_make(const char *source, int vocab, int max_length, struct dataset **out,
+                 struct fl_error *e);
+
 void dataset_destroy(struct dataset *d); // NULL-safe
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "job/source.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -181,17 +182,24 @@ int model_parse(const char *text, size_t bytes, const char *name, struct model *
     return r.rc;
 }
 
-int model_load(const char *folder, struct model *model, struct fl_error *e)
+int model_load(const char *model_source, struct model *model, struct fl_error *e)
 {
-    char *path = memory_format("%s/config.json", folder), *text = NULL;
+    struct source source;
+    char *text = NULL;
     size_t bytes;
-    int rc = file_read(path, CONFIG_LIMIT, &text, &bytes, e);
+    int rc = source_parse(model_source, &source, e);
 
+    if (rc < 0)
+        return rc;
+    rc = file_read(source.config, CONFIG_LIMIT, &text, &bytes, e);
     if (rc == 0)
-        rc = model_parse(text, bytes, path, model, e);
+        rc = model_parse(text, bytes, source.config, model, e);
     else if (rc == -ENOENT)
-        error_set(e, rc, "%s: no such file: 'model' must be a folder in Hugging Face layout", path);
+        error_set(e, rc, "%s: no such file: 'model' must be a folder in Hugging Face layout",
+                  source.config);
+    if (rc == 0 && source.synth)
+        model->fp8 = true;
     free(text);
-    free(path);
+    source_clear(&source);
     return rc;
 }

@@ -26,7 +26,7 @@ struct model {
 int model_parse(const char *text, size_t bytes, const char *name, struct model *model,
                 struct fl_error *e);
 
-// Reads FOLDER/config.json.
-int model_load(const char *folder, struct model *model, struct fl_error *e);
+// Reads the config.json of a model as job/source.h writes it. Weights made of it are always FP8.
+int model_load(const char *model_source, struct model *model, struct fl_error *e);
 
 #endif

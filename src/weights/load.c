@@ -5,12 +5,13 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "job/source.h"
 #include "ops/ops.h"
 #include "weights/checkpoint.h"
+#include "weights/model_tensors.h"
 #include "weights/piece.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,13 +22,15 @@
 #define FLOATS      "BF16, F16 or F32"
 
 struct loader {
-    struct checkpoint *checkpoint;
+    struct source source;
+    struct checkpoint *checkpoint; // NULL: the weights are made
     const struct model *model;
+    const struct layout *layout;
+    struct model_weights *weights;
     struct ops *ops; // of the device the pieces go to, NULL: they are read in place
     struct piece *pieces;
     size_t count, capacity;
     int quantised;
-    char name[128]; // of the tensor at hand
     struct fl_error *e;
     int rc; // of the first error; nothing is done after it
 };
@@ -53,11 +56,16 @@ static int shape_check(const struct safetensors *file, const struct tensor *t, i
                      tensor_shape_text(&want, want_text));
 }
 
-// Finds the tensor into p and checks its shape; dims 1: [cols], 2: [rows, cols].
+// Finds the tensor into p and checks its shape; or starts to make it.
 static void locate(struct loader *l, struct piece *p, int dims, const char *name)
 {
-    if (l->rc == 0)
-        l->rc = checkpoint_find(l->checkpoint, name, &p->file, &p->tensor, l->e);
+    if (l->rc < 0)
+        return;
+    if (l->source.synth) {
+        p->synth = synth_open(l->source.seed, name, p->rows, p->cols);
+        return;
+    }
+    l->rc = checkpoint_find(l->checkpoint, name, &p->file, &p->tensor, l->e);
     if (l->rc == 0)
         l->rc = shape_check(p->file, p->tensor, dims, p->rows, p->cols, l->e);
 }
@@ -69,7 +77,7 @@ static bool float_type(enum tensor_type type)
 
 static void float_check(struct loader *l, const struct piece *p, const char *expected)
 {
-    if (l->rc == 0 && !float_type(p->tensor->type))
+    if (l->rc == 0 && p->tensor && !float_type(p->tensor->type))
         l->rc = error_set(l->e, -EINVAL, "%s: tensor '%s': dtype %s, expected %s",
                           safetensors_path(p->file), p->tensor->name,
                           tensor_type_name(p->tensor->type), expected);
@@ -99,28 +107,15 @@ static void pieces_add(struct loader *l, const struct piece *whole, size_t eleme
     }
 }
 
-// A vector (dims 1) or matrix that is kept as float.
-static void floats_add(struct loader *l, float *data, int dims, int rows, int cols,
-                       const char *name)
+// A vector or matrix that is kept as float (fp32) or bf16.
+static void plain_add(struct loader *l, const struct model_tensor *t, enum piece_kind kind,
+                      void *data)
 {
-    struct piece p = {
-        .kind = PIECE_FLOAT, .rows = (size_t)rows, .cols = (size_t)cols, .data = data};
+    struct piece p = {.kind = kind, .rows = (size_t)t->rows, .cols = (size_t)t->cols, .data = data};
 
-    locate(l, &p, dims, name);
+    locate(l, &p, t->dims, t->name);
     float_check(l, &p, FLOATS);
-    pieces_add(l, &p, sizeof *data);
-}
-
-static void embedding_add(struct loader *l, uint16_t *data, const char *name)
-{
-    struct piece p = {.kind = PIECE_BF16,
-                      .rows = (size_t)l->model->vocab,
-                      .cols = (size_t)l->model->hidden,
-                      .data = data};
-
-    locate(l, &p, 2, name);
-    float_check(l, &p, FLOATS);
-    pieces_add(l, &p, sizeof *data);
+    pieces_add(l, &p, kind == PIECE_FLOAT ? sizeof(float) : sizeof(uint16_t));
 }
 
 static void scale_locate(struct loader *l, struct piece *p, const char *name)
@@ -151,7 +146,9 @@ static void projection_add(struct loader *l, const struct fp8_matrix *m, int ind
     locate(l, &p, 2, name);
     if (l->rc < 0)
         return;
-    if (p.tensor->type == TENSOR_F8_E4M3 && l->model->fp8) {
+    if (l->source.synth) {
+        p.kind = PIECE_FP8;
+    } else if (p.tensor->type == TENSOR_F8_E4M3 && l->model->fp8) {
         p.kind = PIECE_FP8;
         scale_locate(l, &p, name);
     } else {
@@ -164,49 +161,55 @@ static void projection_add(struct loader *l, const struct fp8_matrix *m, int ind
     pieces_add(l, &p, sizeof *m->data);
 }
 
-// "model.layers.L." and the rest, as printf would.
-__attribute__((format(printf, 3, 4))) static const char *layer_name(struct loader *l, int layer,
-                                                                    const char *format, ...)
+// Where a tensor of the checkpoint goes.
+static int tensor_add(void *context, const struct model_tensor *t)
 {
-    int n = snprintf(l->name, sizeof l->name, "model.layers.%d.", layer);
-    va_list args;
+    struct loader *l = context;
+    const struct layer_weights *w = &l->weights->layers[t->layer];
+    int local = t->expert - l->layout->expert_first;
 
-    va_start(args, format);
-    vsnprintf(l->name + n, sizeof l->name - (size_t)n, format, args);
-    va_end(args);
-    return l->name;
-}
-
-static void attention_add(struct loader *l, const struct layer_weights *w, int layer)
-{
-    static const char *const parts[] = {"q_proj", "k_proj", "v_proj"};
-    const struct model *m = l->model;
-
-    floats_add(l, w->input_norm, 1, 1, m->hidden, layer_name(l, layer, "input_layernorm.weight"));
-    for (int i = 0; i < 3; i++)
-        projection_add(l, &w->qkv, 0, i, layer_name(l, layer, "self_attn.%s.weight", parts[i]));
-    floats_add(l, w->q_norm, 1, 1, m->head_dim, layer_name(l, layer, "self_attn.q_norm.weight"));
-    floats_add(l, w->k_norm, 1, 1, m->head_dim, layer_name(l, layer, "self_attn.k_norm.weight"));
-    projection_add(l, &w->proj, 0, 0, layer_name(l, layer, "self_attn.o_proj.weight"));
-}
-
-static void experts_add(struct loader *l, const struct layer_weights *w, int layer,
-                        const struct layout *layout)
-{
-    static const char *const parts[] = {"gate_proj", "up_proj"};
-    const struct model *m = l->model;
-
-    floats_add(l, w->post_norm, 1, 1, m->hidden,
-               layer_name(l, layer, "post_attention_layernorm.weight"));
-    floats_add(l, w->router, 2, m->experts, m->hidden, layer_name(l, layer, "mlp.gate.weight"));
-    for (int i = 0; i < layout->experts_local; i++) {
-        int expert = layout->expert_first + i;
-        for (int part = 0; part < 2; part++)
-            projection_add(l, &w->fc1, i, part,
-                           layer_name(l, layer, "mlp.experts.%d.%s.weight", expert, parts[part]));
-        projection_add(l, &w->fc2, i, 0,
-                       layer_name(l, layer, "mlp.experts.%d.down_proj.weight", expert));
+    switch (t->use) {
+    case USE_EMBED:
+        plain_add(l, t, PIECE_BF16, l->weights->embed);
+        break;
+    case USE_HEAD:
+        plain_add(l, t, PIECE_BF16, l->weights->head);
+        break;
+    case USE_FINAL_NORM:
+        plain_add(l, t, PIECE_FLOAT, l->weights->final_norm);
+        break;
+    case USE_INPUT_NORM:
+        plain_add(l, t, PIECE_FLOAT, w->input_norm);
+        break;
+    case USE_POST_NORM:
+        plain_add(l, t, PIECE_FLOAT, w->post_norm);
+        break;
+    case USE_Q_NORM:
+        plain_add(l, t, PIECE_FLOAT, w->q_norm);
+        break;
+    case USE_K_NORM:
+        plain_add(l, t, PIECE_FLOAT, w->k_norm);
+        break;
+    case USE_ROUTER:
+        plain_add(l, t, PIECE_FLOAT, w->router);
+        break;
+    case USE_Q:
+    case USE_K:
+    case USE_V:
+        projection_add(l, &w->qkv, 0, (int)(t->use - USE_Q), t->name);
+        break;
+    case USE_O:
+        projection_add(l, &w->proj, 0, 0, t->name);
+        break;
+    case USE_GATE:
+    case USE_UP:
+        projection_add(l, &w->fc1, local, (int)(t->use - USE_GATE), t->name);
+        break;
+    case USE_DOWN:
+        projection_add(l, &w->fc2, local, 0, t->name);
+        break;
     }
+    return l->rc;
 }
 
 static size_t element_bytes(const struct piece *p)
@@ -299,34 +302,37 @@ static double seconds_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-int model_weights_load(struct model_weights *weights, const char *folder, const struct model *model,
+int model_weights_load(struct model_weights *weights, const char *source, const struct model *model,
                        const struct layout *layout, int threads, struct ops *ops,
                        struct load_stats *stats, struct fl_error *e)
 {
-    struct loader l = {.model = model, .ops = ops && !ops->unified ? ops : NULL, .e = e};
+    struct loader l = {.model = model,
+                       .layout = layout,
+                       .weights = weights,
+                       .ops = ops && !ops->unified ? ops : NULL,
+                       .e = e};
     struct load_stats s = {0};
     double start = seconds_now();
 
-    l.rc = checkpoint_open(folder, &l.checkpoint, e);
-    embedding_add(&l, weights->embed, "model.embed_tokens.weight");
-    for (int i = 0; i < model->layers && l.rc == 0; i++) {
-        attention_add(&l, &weights->layers[i], i);
-        experts_add(&l, &weights->layers[i], i, layout);
-    }
-    floats_add(&l, weights->final_norm, 1, 1, model->hidden, "model.norm.weight");
-    if (!model->tied_embeddings)
-        embedding_add(&l, weights->head, "lm_head.weight");
+    l.rc = source_parse(source, &l.source, e);
+    if (l.rc == 0 && !l.source.synth)
+        l.rc = checkpoint_open(l.source.folder, &l.checkpoint, e);
+    if (l.rc == 0)
+        l.rc =
+            model_tensors_walk(model, layout->expert_first, layout->experts_local, tensor_add, &l);
     if (l.rc == 0 && l.quantised && layout->rank == 0)
         log_info("%s: projections that are not FP8 are quantised while loading (e4m3, one scale "
                  "for each 128x128 block)",
-                 folder);
+                 l.source.folder);
     if (l.rc == 0)
         pieces_read(&l, threads, &s.bytes);
     s.seconds = seconds_now() - start;
     s.quantised = l.quantised;
+    s.made = l.source.synth;
     if (stats)
         *stats = s;
     free(l.pieces);
     checkpoint_close(l.checkpoint);
+    source_clear(&l.source);
     return l.rc;
 }

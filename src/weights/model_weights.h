@@ -8,6 +8,7 @@
 #include "job/model.h"
 #include "mem/arena.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct ops;
@@ -50,19 +51,20 @@ int model_weights_create(const struct model *model, const struct layout *layout,
 void model_weights_destroy(struct model_weights *weights); // the arena keeps the buffers; NULL-safe
 
 struct load_stats {
-    uint64_t bytes; // of tensor data this rank read
+    uint64_t bytes; // of tensor data this rank read or made
+    bool made;      // by synth://
     double seconds;
     int quantised; // projections that were not FP8 in the checkpoint
 };
 
-// Reads this rank's tensors of the checkpoint in folder straight to their places, with so many
-// threads (0: one). Projections stored in BF16, F16 or F32 are quantised on the way, a block row at
-// a time: scale = amax / 448 of each 128x128 block.
+// Reads this rank's tensors of the source's checkpoint (job/source.h) straight to their places,
+// with so many threads (0: one); those of synth:// are made there. Projections stored in BF16, F16
+// or F32 are quantised on the way, a block row at a time: scale = amax / 448 of each 128x128 block.
 // Errors name shard, tensor and remedy: missing shard or tensor, truncation, wrong shape or dtype,
 // a weight that is not finite, a scale not finite or not positive. A zero scale is taken when all
 // of its block is zero. The first failing tensor is reported, whatever the number of threads. stats
 // may be NULL. ops: of the device that holds weights; NULL: the host does.
-int model_weights_load(struct model_weights *weights, const char *folder, const struct model *model,
+int model_weights_load(struct model_weights *weights, const char *source, const struct model *model,
                        const struct layout *layout, int threads, struct ops *ops,
                        struct load_stats *stats, struct fl_error *e);
 

@@ -219,8 +219,32 @@ static int read_quantised(const struct piece *p, uint64_t *bytes, struct fl_erro
     return rc;
 }
 
+// PIECE_FP8, PIECE_BF16, or PIECE_FLOAT by way of bf16, which a checkpoint would hold.
+static int make(const struct piece *p, uint64_t *bytes)
+{
+    size_t count = p->rows * p->cols;
+    uint16_t *values;
+
+    if (p->kind == PIECE_FP8) {
+        synth_codes(&p->synth, p->first_row, p->rows, p->data, p->scales);
+        *bytes += count;
+        return 0;
+    }
+    values = p->kind == PIECE_BF16 ? p->data : memory_zeroed(count, sizeof *values);
+    synth_bf16(&p->synth, p->first_row, p->rows, values);
+    *bytes += count * sizeof *values;
+    if (p->kind == PIECE_BF16)
+        return 0;
+    for (size_t i = 0; i < count; i++)
+        ((float *)p->data)[i] = bf16_to_float(values[i]);
+    free(values);
+    return 0;
+}
+
 int piece_read(const struct piece *piece, uint64_t *bytes, struct fl_error *e)
 {
+    if (!piece->tensor)
+        return make(piece, bytes);
     switch (piece->kind) {
     case PIECE_FP8:
         return read_fp8(piece, bytes, e);

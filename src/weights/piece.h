@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Some rows of one tensor on their way from the checkpoint to their place in memory.
+// Some rows of one tensor on their way from the checkpoint, or from nothing, to their place in
+// memory.
 #ifndef FL_WEIGHTS_PIECE_H
 #define FL_WEIGHTS_PIECE_H
 
 #include "base/error.h"
 #include "weights/safetensors.h"
+#include "weights/synth.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -19,6 +21,7 @@ enum piece_kind {
 struct piece {
     enum piece_kind kind;
     const struct safetensors *file, *scale_file;
+    struct synth synth;                  // what makes it, where tensor is NULL
     const struct tensor *tensor, *scale; // scale: PIECE_FP8 only, [ceil(N / 128), ceil(cols / 128)]
     size_t first_row, rows, cols;        // FP8 and QUANTISE: first_row is a multiple of 128
     void *data;                          // where first_row goes

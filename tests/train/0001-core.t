@@ -87,6 +87,29 @@ ok $? "the word the plugin put the trainer in place of comes back"
 cmp -s <(values lm_loss flags.out) <(values lm_loss argv0.out)
 ok $? "two equal jobs have equal losses"
 
+# Weights and samples made from a config.json alone; the same weights read from a disk.
+"$FL_BUILD_DIR/fp8-lora" synth --seed 4 --shard 2MiB "$tiny" written >synth.log 2>&1 &&
+    grep -q '^written: 11.5[0-9]* MiB in [0-9]* files$' synth.log
+ok $? "fp8-lora synth writes a checkpoint"
+mkdir bare
+cp "$tiny/config.json" bare/
+job made model "synth://bare/config.json?seed=4" dataset "synth://?samples=32"
+job read model written dataset "synth://?samples=32"
+"$core" made.yaml >made.log 2>made.err && "$core" read.yaml >read.log 2>read.err
+ok $? "made weights train without tokenizer and data, and as a checkpoint"
+grep -q '^fp8-lora: made [0-9.]* MiB' made.err && cmp -s <(values lm_loss made.out) <(values lm_loss read.out)
+ok $? "the losses are the same bits"
+values lm_loss made.out | awk 'NR == 1 {exit !($1 > 8 && $1 < 9.3178)}'
+ok $? "the first loss is near that of a guess"
+mkdir occupied && touch occupied/file
+"$FL_BUILD_DIR/fp8-lora" synth "$tiny" occupied >occupied.log 2>&1
+[ $? = 1 ] && grep -q 'occupied: not empty: give a new folder' occupied.log && [ -e occupied/file ]
+ok $? "refused: a folder that holds something"
+job nodata model "synth://bare?seed=4"
+"$core" nodata.yaml >nodata.log 2>nodata.err
+[ $? = 1 ] && grep -q 'bare/tokenizer.json: ' nodata.err
+ok $? "refused: real data without a tokenizer"
+
 # A signal ends the step, saves and is told by the exit code.
 job stop train_iters 1000
 "$core" stop.yaml >stop.log 2>stop.err &
