@@ -38,10 +38,10 @@ struct plan {
 
 // Pure. All ranks have equal plans. The peak is that of full micro-batches of samples of
 // max_length, with every token of the group routed to this rank's experts unless a capacity factor
-// limits them. backend cpu or numerics exact gives the CPU backend's plan, all else the GPU's. The
-// CPU backend's scratch is that of one thread.
-// cap_bytes 0: no cap; else a plan that is above it with the 4 MiB the arena may round up is
-// -ENOSPC with the largest categories in the message, and *plan is filled all the same. Refused:
+// limits them: never in the evaluation of a job with validation data. backend cpu or numerics exact
+// gives the CPU backend's plan, all else the GPU's. The CPU backend's scratch is that of one
+// thread. cap_bytes 0: no cap; else a plan that is above it with the 4 MiB the arena may round up
+// is -ENOSPC with the largest categories in the message, and *plan is filled all the same. Refused:
 // tensor_parallel above 1, which this build cannot run.
 int plan_make(const struct spec *spec, const struct model *model, int world, uint64_t cap_bytes,
               struct plan *plan, struct fl_error *e);

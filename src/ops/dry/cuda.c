@@ -41,6 +41,14 @@ static struct arena_mark mark_of(struct ops *ops)
     return arena_mark(dry_of(ops)->config.arena);
 }
 
+// Scratch that makes way for the next.
+static int turn_take(struct ops *ops, size_t bytes, struct fl_error *e)
+{
+    struct arena_mark mark = mark_of(ops);
+
+    return dry_end(ops, mark, dry_push(ops, bytes, e));
+}
+
 // The low-rank term of y: B, S and, a part at a time, A.
 static int term_take(struct ops *ops, const struct fp8_matrix *w, const struct lora *lora,
                      const struct rows_of *r, struct fl_error *e)
@@ -51,9 +59,10 @@ static int term_take(struct ops *ops, const struct fp8_matrix *w, const struct l
         return 0;
     if ((rc = dry_push(ops, lora_matrix_bytes(r->groups, w->rows, rank), e)) < 0)
         return rc;
-    if ((rc = dry_push(ops, lora_rows_bytes(r->rows, lora_term_columns(w, lora)), e)) < 0)
-        return rc;
-    return dry_push(ops, lora_matrix_bytes(r->groups, rank, w->cols), e);
+    rc = dry_push(ops, lora_rows_bytes(r->rows, lora_term_columns(w, lora)), e);
+    for (int i = 0; i < lora->count && rc == 0; i++)
+        rc = turn_take(ops, lora_matrix_bytes(r->groups, rank, w->cols), e);
+    return rc;
 }
 
 static int product_forward(struct ops *ops, const char *operation, const struct fp8_matrix *w,
@@ -81,12 +90,11 @@ static int part_take(struct ops *ops, const struct fp8_matrix *w, const struct l
         lora_turns_bytes(r->groups, part->rows, rank),
         lora_turns_bytes(r->groups, w->cols, rank),
     };
-    struct arena_mark mark = mark_of(ops), inner;
+    struct arena_mark mark = mark_of(ops);
     int rc = dry_push(ops, lora_rows_bytes(r->rows, rank), e);
 
-    inner = mark_of(ops);
     for (size_t i = 0; i < sizeof turns / sizeof *turns && rc == 0; i++)
-        rc = dry_end(ops, inner, dry_push(ops, turns[i], e));
+        rc = turn_take(ops, turns[i], e);
     return dry_end(ops, mark, rc);
 }
 
