@@ -12,8 +12,10 @@
 #include <string.h>
 
 // The arena maps two halves in granules of 2 MiB (ARENA_GRANULE), and its cap is on what is mapped.
-#define ROUNDING  (2u << 21)
-#define SIZE_MOST 0x1p60
+#define ROUNDING      (2u << 21)
+#define SIZE_MOST     0x1p60
+#define CONTEXT_BYTES (527ull << 20)
+#define NCCL_BYTES    (256ull << 20)
 
 void plan_term_add(struct plan *plan, enum memory_category category, const char *name, amount bytes,
                    const char *formula, ...)
@@ -29,6 +31,33 @@ void plan_term_add(struct plan *plan, enum memory_category category, const char 
     va_end(args);
     plan->bytes[category] += bytes;
     plan->total_bytes += bytes;
+}
+
+void plan_beside_add(struct plan *plan, enum plan_list list, const char *name, amount bytes,
+                     const char *formula, ...)
+{
+    bool host = list == PLAN_HOST;
+    struct plan_term *t =
+        host ? &plan->host[plan->host_count++] : &plan->outside[plan->outside_count++];
+    va_list args;
+
+    t->name = name;
+    t->bytes = bytes;
+    va_start(args, formula);
+    vsnprintf(t->formula, sizeof t->formula, formula, args);
+    va_end(args);
+    *(host ? &plan->host_bytes : &plan->outside_bytes) += bytes;
+}
+
+// What a process holds on its GPU before it asks for anything.
+static void outside_plan(struct plan *plan)
+{
+    if (plan->cpu)
+        return;
+    plan_beside_add(plan, PLAN_OUTSIDE, "context and modules", CONTEXT_BYTES,
+                    "measured on an H200 with driver 580");
+    if (plan->layout.world > 1)
+        plan_beside_add(plan, PLAN_OUTSIDE, "collectives", NCCL_BYTES, "allowance for NCCL");
 }
 
 // Rows of an expert from one rank and micro-batch, at most all its tokens. factor 0: no limit.
@@ -77,11 +106,16 @@ static int sizes_check(const struct spec *spec, const struct model *m, int ep, s
                      spec->source);
 }
 
+uint64_t plan_need(const struct plan *plan)
+{
+    return (plan->dry ? plan->mapped_bytes : plan->total_bytes + ROUNDING) + plan->outside_bytes;
+}
+
 // The three largest categories in words.
 int plan_cap_check(const struct spec *spec, const struct plan *plan, uint64_t cap_bytes,
                    struct fl_error *e)
 {
-    uint64_t need = plan->dry ? plan->mapped_bytes : plan->total_bytes + ROUNDING;
+    uint64_t need = plan_need(plan);
     char list[256] = "", total[BYTES_TEXT], cap[BYTES_TEXT], one[BYTES_TEXT];
     bool told[MEMORY_CATEGORIES] = {false};
 
@@ -115,17 +149,17 @@ int plan_make(const struct spec *spec, const struct model *model, int world, uin
 int plan_make_threads(const struct spec *spec, const struct model *model, int world, int threads,
                       uint64_t cap_bytes, struct plan *plan, struct fl_error *e)
 {
+    amount tp = (amount)spec->tensor_parallel;
     struct sizes s, evaluated;
     bool evaluates;
     int rc;
 
     memset(plan, 0, sizeof *plan);
-    if (spec->tensor_parallel > 1)
-        return error_set(e, -ENOTSUP,
-                         "%s: tensor_model_parallel_size %d is not supported: use 1 and more "
-                         "data-parallel ranks",
-                         spec->source, spec->tensor_parallel);
     rc = layout_make(spec, model, world, 0, &plan->layout, e);
+    if (!rc && model->heads % spec->tensor_parallel)
+        rc = error_set(e, -EINVAL,
+                       "%s: tensor_model_parallel_size %d does not divide the model's %d heads",
+                       spec->source, spec->tensor_parallel, model->heads);
     if (!rc)
         rc = sizes_check(spec, model, plan->layout.ep, e);
     if (rc)
@@ -134,29 +168,34 @@ int plan_make_threads(const struct spec *spec, const struct model *model, int wo
     s = (struct sizes){
         .layers = model->layers,
         .hidden = model->hidden,
-        .heads = model->heads,
-        .q = (amount)model->heads * model->head_dim,
-        .kv = (amount)model->kv_heads * model->head_dim,
+        .heads = model->heads / tp,
+        .q = (amount)model->heads / tp * model->head_dim,
+        .kv = larger((amount)model->kv_heads / tp, 1) * model->head_dim,
         .width = model->expert_width,
         .experts = model->experts,
         .experts_local = plan->layout.experts_local,
         .top_k = model->top_k,
         .vocab = model->vocab,
         .longest = spec->max_length,
-        .tokens = (amount)spec->micro_batch_size * spec->max_length,
+        .tokens = ((amount)spec->micro_batch_size * spec->max_length + tp - 1) / tp,
+        .whole = (amount)spec->micro_batch_size * spec->max_length,
+        .tp = tp,
+        .shards = spec->shard_frozen ? (amount)plan->layout.dp : 1,
         .rank = spec->lora_rank,
     };
     evaluated = s;
     rows_bound(spec->capacity_factor, &s, plan->layout.ep);
     rows_bound(0, &evaluated, plan->layout.ep);
     evaluates = spec->val_dataset_count > 0;
-    plan->base_params = params_base(model, plan->layout.experts_local);
-    plan->base_params_total = params_base(model, model->experts);
-    plan->trainable_params = params_trainable(spec, model, plan->layout.experts_local);
-    plan->trainable_params_total = params_trainable(spec, model, model->experts);
+    plan->base_params = params_base(model, (int)tp, plan->layout.experts_local);
+    plan->base_params_total = params_base(model, 1, model->experts);
+    plan->trainable_params = params_trainable(spec, model, (int)tp, plan->layout.experts_local);
+    plan->trainable_params_total = params_trainable(spec, model, 1, model->experts);
+    plan->disk_bytes = plan->trainable_params_total * 4;
     plan_resident(spec, plan, model, &s);
-    plan_activations(plan, model, &s, evaluates ? &evaluated : NULL);
+    plan_activations(spec, plan, model, &s, evaluates ? &evaluated : NULL);
     plan_scratch(spec, plan, &s, evaluates ? &evaluated : NULL, threads);
+    outside_plan(plan);
     plan_communication(plan, evaluates ? &evaluated : &s); // a capacity does not limit it
     return plan_cap_check(spec, plan, cap_bytes, e);
 }

@@ -13,9 +13,11 @@ typedef unsigned long long amount; // as %llu prints it
 // What the terms are made of.
 struct sizes {
     amount layers, hidden, heads, q, kv, width, experts, experts_local, top_k, vocab;
-    amount longest, tokens; // of a sample; of a full micro-batch
-    amount sent, rows; // tokens x expert that leave this rank, and that its experts get, at most
-    amount mine, most; // of rows, from one rank; and at most for one expert
+    amount longest;       // tokens of a sample
+    amount tokens, whole; // of a full micro-batch: this rank's part of them, and all its group's
+    amount tp, shards;    // ranks that share heads and vocabulary; that share frozen weights
+    amount sent, rows;    // tokens x expert that leave this rank, and that its experts get, at most
+    amount mine, most;    // of rows, from one rank; and at most for one expert
     amount rank;
 };
 
@@ -62,16 +64,32 @@ static inline amount of(amount rows, amount bytes)
     return aligned(rows * bytes);
 }
 
+// The same of a layer's attention, which is sharded whole.
+static inline amount attention_bytes(const struct sizes *s)
+{
+    amount qkv = s->q + 2 * s->kv, h = s->hidden;
+
+    return aligned(qkv * h) + aligned(h * s->q) +
+           aligned((blocks(s->q) + 2 * blocks(s->kv)) * blocks(h) * 4) +
+           aligned(blocks(h) * blocks(s->q) * 4);
+}
+
 // Adds a line to the plan.
 void plan_term_add(struct plan *plan, enum memory_category category, const char *name, amount bytes,
                    const char *formula, ...) __attribute__((format(printf, 5, 6)));
 
-// Weights, adapters, gradients, optimizer.
+// The same to what is in host memory (HOST), or on the device beside the arena (OUTSIDE).
+enum plan_list { PLAN_HOST, PLAN_OUTSIDE };
+void plan_beside_add(struct plan *plan, enum plan_list list, const char *name, amount bytes,
+                     const char *formula, ...) __attribute__((format(printf, 5, 6)));
+
+// Weights, adapters, gradients, optimizer; and what of them is in host memory.
 void plan_resident(const struct spec *spec, struct plan *plan, const struct model *model,
                    const struct sizes *sizes);
-// What a micro-batch keeps. evaluated: of the evaluation, which no capacity limits; NULL: none.
-void plan_activations(struct plan *plan, const struct model *model, const struct sizes *sizes,
-                      const struct sizes *evaluated);
+// What a micro-batch keeps, in host memory too. evaluated: of the evaluation, which no capacity
+// limits; NULL: none.
+void plan_activations(const struct spec *spec, struct plan *plan, const struct model *model,
+                      const struct sizes *sizes, const struct sizes *evaluated);
 // Scratch of operations.
 void plan_scratch(const struct spec *spec, struct plan *plan, const struct sizes *sizes,
                   const struct sizes *evaluated, int threads);

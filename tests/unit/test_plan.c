@@ -182,7 +182,7 @@ static void targets_and_ties(void **state)
     struct fl_error e;
     struct plan plan, tied;
     (void)state;
-    assert_true(params_trainable(spec, &model, 16) ==
+    assert_true(params_trainable(spec, &model, 1, 16) ==
                 4 * 8 * ((256 + 512) + 2 * (256 + 256) + (512 + 256)));
     check_ok(plan_make(spec, &model, 1, 0, &plan, &e), &e);
     model.tied_embeddings = true;
