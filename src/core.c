@@ -5,9 +5,9 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "comm/agree.h"
+#include "data/job_data.h"
 #include "data/loader.h"
 #include "job/runnable.h"
-#include "job/source.h"
 #include "net/net.h"
 #include "train/backend.h"
 #include "train/cores.h"
@@ -36,8 +36,7 @@ struct core {
     struct model_weights *weights;
     struct adapters *adapters;
     struct net *net;
-    struct tokenizer *tokenizer;
-    struct dataset *train_data, *validation_data;
+    struct job_data data;
     struct loader *train, *validation;
     struct trainer_end end;
     bool output_made; // the output folder is this job's
@@ -104,10 +103,10 @@ static int groups_make(struct core *core, struct fl_error *e)
     return rc < 0 ? rc : comm_split(core->world, l->ep_rank, l->ep_group, &core->replicas, e);
 }
 
-static int dataset_open(struct core *core, bool validation, struct fl_error *e)
+static int loader_open(struct core *core, bool validation, struct fl_error *e)
 {
     const struct spec *spec = core->spec;
-    struct dataset **data = validation ? &core->validation_data : &core->train_data;
+    const struct dataset *d = validation ? core->data.validation : core->data.train;
     struct loader_options options = {
         .validation = validation,
         .seed = spec->seed,
@@ -117,62 +116,23 @@ static int dataset_open(struct core *core, bool validation, struct fl_error *e)
         .dp_size = core->plan.layout.dp,
         .max_length = spec->max_length,
     };
-    char **files = validation ? spec->val_datasets : spec->datasets;
-    size_t count = validation ? spec->val_dataset_count : spec->dataset_count;
-    int rc;
 
-    if (count == 1 && dataset_is_made(files[0]))
-        rc = dataset_make(files[0], core->model.vocab, spec->max_length, data, e);
-    else
-        rc = dataset_load(files, count, core->tokenizer, spec->max_length, spec->threads, data, e);
-    if (rc == 0 && first_rank(core))
+    if (first_rank(core))
         log_info("%s: %zu samples, %zu tokens; dropped: %zu longer than %d tokens, %zu without an "
                  "answer",
-                 validation ? "validation" : "training", (*data)->samples,
-                 (*data)->offsets[(*data)->samples], (*data)->too_long, spec->max_length,
-                 (*data)->no_target);
-    if (rc == 0)
-        rc = loader_create(*data, &options, validation ? &core->validation : &core->train, e);
-    return rc;
-}
-
-static bool files_made(char *const *files, size_t count)
-{
-    return count == 0 || (count == 1 && dataset_is_made(files[0]));
-}
-
-static int tokenizer_read(struct core *core, struct fl_error *e)
-{
-    struct source source;
-    char *path;
-    int rc = source_parse(core->spec->model, &source, e);
-
-    if (rc < 0)
-        return rc;
-    path = memory_format("%s/tokenizer.json", source.folder);
-    rc = tokenizer_load(path, &core->tokenizer, e);
-    if (rc == 0 && tokenizer_size(core->tokenizer) > core->model.vocab)
-        rc = error_set(e, -EINVAL,
-                       "%s: %d tokens, the model has %d: take the tokenizer that came with the "
-                       "checkpoint",
-                       path, tokenizer_size(core->tokenizer), core->model.vocab);
-    free(path);
-    source_clear(&source);
-    return rc;
+                 validation ? "validation" : "training", d->samples, d->offsets[d->samples],
+                 d->too_long, spec->max_length, d->no_target);
+    return loader_create(d, &options, validation ? &core->validation : &core->train, e);
 }
 
 static int data_read(struct core *core, struct fl_error *e)
 {
-    const struct spec *spec = core->spec;
-    int rc = 0;
+    int rc = job_data_read(core->spec, &core->model, &core->data, e);
 
-    if (!files_made(spec->datasets, spec->dataset_count) ||
-        !files_made(spec->val_datasets, spec->val_dataset_count))
-        rc = tokenizer_read(core, e);
     if (rc == 0)
-        rc = dataset_open(core, false, e);
-    if (rc == 0 && spec->val_dataset_count)
-        rc = dataset_open(core, true, e);
+        rc = loader_open(core, false, e);
+    if (rc == 0 && core->data.validation)
+        rc = loader_open(core, true, e);
     return rc;
 }
 
@@ -321,9 +281,7 @@ static void core_clear(struct core *core)
 {
     loader_destroy(core->validation);
     loader_destroy(core->train);
-    dataset_destroy(core->validation_data);
-    dataset_destroy(core->train_data);
-    tokenizer_destroy(core->tokenizer);
+    job_data_clear(&core->data);
     net_destroy(core->net);
     adapters_destroy(core->adapters);
     model_weights_destroy(core->weights);

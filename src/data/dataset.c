@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "data/formats.h"
 #include "data/records.h"
+#include "data/shuffle.h"
 #include "data/template.h"
 
 #include <errno.h>
@@ -13,9 +14,11 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#define FILE_LIMIT ((size_t)64 << 30) // bytes of a file, all of it in memory for a while
-#define BLOCK      32                 // records a thread takes at a time
+#define FILE_LIMIT   ((size_t)64 << 30) // bytes of a file, all of it in memory for a while
+#define BLOCK        32                 // records a thread takes at a time
+#define SAMPLES_MOST (1u << 30)
 
 enum verdict { KEPT, TOO_LONG, NO_TARGET };
 
@@ -27,7 +30,7 @@ struct placed {
 };
 
 struct job {
-    const struct tokenizer *tokenizer;
+    const struct dataset_options *options;
     size_t max_length;
     const struct record *records;
     size_t count;
@@ -63,7 +66,9 @@ static int record_tokenise(struct worker *w, const struct record *record, struct
     }
     rc = format_messages(json, &w->list, e);
     if (rc == 0)
-        rc = template_append(w->template, w->list.messages, w->list.count, &w->samples, e);
+        rc = template_append(w->template,
+                             &(struct conversation){w->list.messages, w->list.count, w->list.tools},
+                             &w->samples, e);
     json_decref(json);
     return rc;
 }
@@ -124,8 +129,7 @@ static void *worker_run(void *argument)
 static void worker_clear(struct worker *w)
 {
     template_destroy(w->template);
-    free(w->list.messages);
-    free(w->list.joined);
+    message_list_clear(&w->list);
     free(w->samples.tokens.ids);
     free(w->samples.loss);
 }
@@ -140,7 +144,8 @@ static int workers_run(struct job *job, struct worker *workers, int count, size_
     for (int i = 0; i < count && rc == 0; i++) {
         workers[i] = (struct worker){
             .job = job, .number = (uint32_t)i, .failed = SIZE_MAX, .shortest_too_long = SIZE_MAX};
-        rc = template_create(job->tokenizer, &workers[i].template, e);
+        rc = template_create(job->options->tokenizer, job->options->template, &workers[i].template,
+                             e);
     }
     if (rc == 0) {
         while (started < count &&
@@ -195,8 +200,8 @@ static void samples_append(struct dataset *d, const struct job *job, const struc
     d->records += job->count;
 }
 
-static int file_load(struct dataset *d, const char *path, struct job *job, int threads,
-                     struct fl_error *e)
+static int file_read_all(struct dataset *d, const char *path, struct job *job, int threads,
+                         struct fl_error *e)
 {
     struct record *records = NULL;
     struct worker *workers = memory_zeroed((size_t)threads, sizeof *workers);
@@ -227,6 +232,60 @@ out:
     job->placed = NULL;
     free(records);
     free(text);
+    return rc;
+}
+
+// The file of "FILE#N", free(), and N; of any other word itself and 0. A file may have such a name.
+static char *path_split(const char *word, uint64_t *wanted)
+{
+    const char *mark = strrchr(word, '#');
+    char *end;
+
+    *wanted = 0;
+    if (!mark || mark[1] < '0' || mark[1] > '9' || access(word, F_OK) == 0)
+        return memory_string(word);
+    *wanted = strtoull(mark + 1, &end, 10);
+    return *end ? memory_string(word) : memory_format("%.*s", (int)(mark - word), word);
+}
+
+// Of the samples from first on: the first ones of an order that is drawn from the seed, put back
+// into the order of the file, after as many whole copies as fit.
+static void samples_take(struct dataset *d, size_t first, uint64_t wanted, uint64_t seed)
+{
+    size_t count = d->samples - first, total = first + wanted, done = 0;
+    size_t *chosen = memory_zeroed(total, sizeof *chosen);
+    uint32_t *order = memory_zeroed(count, sizeof *order);
+    uint8_t *taken = memory_zeroed(count, 1);
+
+    shuffle_order(seed, first, order, count);
+    for (size_t i = 0; i < wanted % count; i++)
+        taken[order[i]] = 1;
+    for (; done < first; done++)
+        chosen[done] = done;
+    for (size_t i = 0; i < wanted / count * count; i++)
+        chosen[done++] = first + i % count;
+    for (size_t i = 0; i < count; i++)
+        if (taken[i])
+            chosen[done++] = first + i;
+    dataset_choose(d, chosen, total);
+    free(taken);
+    free(order);
+    free(chosen);
+}
+
+static int file_load(struct dataset *d, const char *word, struct job *job, struct fl_error *e)
+{
+    int threads = job->options->threads > 1 ? job->options->threads : 1;
+    size_t first = d->samples;
+    uint64_t wanted;
+    char *path = path_split(word, &wanted);
+    int rc = file_read_all(d, path, job, threads, e);
+
+    if (rc == 0 && wanted > SAMPLES_MOST)
+        rc = error_set(e, -EINVAL, "%s: more than %u samples of one file", word, SAMPLES_MOST);
+    else if (rc == 0 && wanted && d->samples > first)
+        samples_take(d, first, wanted, job->options->seed);
+    free(path);
     return rc;
 }
 
@@ -262,21 +321,21 @@ static int dataset_check(const struct dataset *d, const struct job *job, char *c
     return rc;
 }
 
-int dataset_load(char *const *paths, size_t path_count, const struct tokenizer *tokenizer,
-                 int max_length, int threads, struct dataset **out, struct fl_error *e)
+int dataset_load(char *const *paths, size_t path_count, const struct dataset_options *options,
+                 struct dataset **out, struct fl_error *e)
 {
-    struct job job = {.tokenizer = tokenizer, .shortest_too_long = SIZE_MAX};
+    struct job job = {.options = options, .shortest_too_long = SIZE_MAX};
     struct dataset *d;
     int rc = 0;
 
     *out = NULL;
-    if (max_length < 1)
-        return error_set(e, -EINVAL, "max_length %d: must be at least 1", max_length);
-    job.max_length = (size_t)max_length;
+    if (options->max_length < 1)
+        return error_set(e, -EINVAL, "max_length %d: must be at least 1", options->max_length);
+    job.max_length = (size_t)options->max_length;
     d = memory_zeroed(1, sizeof *d);
     d->offsets = memory_zeroed(1, sizeof *d->offsets);
     for (size_t i = 0; i < path_count && rc == 0; i++)
-        rc = file_load(d, paths[i], &job, threads > 1 ? threads : 1, e);
+        rc = file_load(d, paths[i], &job, e);
     if (rc == 0)
         rc = dataset_check(d, &job, paths, path_count, e);
     if (rc < 0)

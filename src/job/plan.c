@@ -148,15 +148,28 @@ static void weights_plan(struct plan *plan, const struct model *m, const struct 
              s->vocab, h);
 }
 
-static void states_plan(struct plan *plan)
+// A moment as ops/moment.h stores it: fp16 and fp8 have a scale for every 128 values.
+static void moment_plan(struct plan *plan, const char *name, enum storage type)
+{
+    static const char *const names[] = {"fp32", "fp16 and scales", "bf16", "fp8 and scales"};
+    static const amount bytes[] = {4, 2, 2, 1};
+    amount n = plan->trainable_params;
+    bool scaled = type == STORAGE_FP16 || type == STORAGE_FP8;
+
+    term(plan, MEMORY_OPTIMIZER, name,
+         aligned(n * bytes[type]) + (scaled ? aligned(blocks(n) * 4) : 0), "%llu %s", n,
+         names[type]);
+}
+
+static void states_plan(const struct spec *spec, struct plan *plan)
 {
     amount n = plan->trainable_params;
 
     term(plan, MEMORY_ADAPTERS, "parameters", aligned(n * 4),
          "%llu fp32, their own main parameters", n);
     term(plan, MEMORY_GRADIENTS, "gradients", aligned(n * 4), "%llu fp32", n);
-    term(plan, MEMORY_OPTIMIZER, "first moments", aligned(n * 4), "%llu fp32", n);
-    term(plan, MEMORY_OPTIMIZER, "second moments", aligned(n * 4), "%llu fp32", n);
+    moment_plan(plan, "first moments", spec->exp_avg);
+    moment_plan(plan, "second moments", spec->exp_avg_sq);
 }
 
 // Of one row as the network keeps it: stream rows between operations, quantised rows as inputs of
@@ -482,7 +495,7 @@ int plan_make_threads(const struct spec *spec, const struct model *model, int wo
     plan->trainable_params = params_trainable(spec, model, plan->layout.experts_local);
     plan->trainable_params_total = params_trainable(spec, model, model->experts);
     weights_plan(plan, model, &s);
-    states_plan(plan);
+    states_plan(spec, plan);
     activations_plan(plan, model, &s, evaluates ? &evaluated : NULL);
     workspace_plan(spec, plan, &s, evaluates ? &evaluated : NULL, threads);
     communication_plan(plan, evaluates ? &evaluated : &s); // a capacity does not limit it

@@ -11,6 +11,8 @@
 
 enum backend { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA };
 enum numerics { NUMERICS_FP8, NUMERICS_EXACT }; // exact: dequantised weights, fp32 throughout (CPU)
+// The chat template; AUTO: what the model's own says.
+enum chat_template { CHAT_AUTO, CHAT_QWEN3_CODER, CHAT_QWEN3 };
 enum decay { DECAY_COSINE, DECAY_LINEAR, DECAY_CONSTANT };
 // What of a layer is computed again for its backward pass; AUTO: as little as the cap allows.
 enum recompute { RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_AUTO };
@@ -38,6 +40,8 @@ struct spec {
     char *model;                     // folder in Hugging Face layout
     char **datasets, **val_datasets; // files
     size_t dataset_count, val_dataset_count;
+    double split_dataset_ratio; // of the samples that validate; 0: none
+    enum chat_template chat_template;
     char *output_dir;
 
     enum backend backend;

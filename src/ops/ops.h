@@ -17,6 +17,7 @@
 #include "job/model.h"
 #include "job/spec.h"
 #include "mem/arena.h"
+#include "ops/moment.h"
 #include "ops/real.h"
 #include "weights/model_weights.h"
 
@@ -189,7 +190,8 @@ struct ops {
     int (*scale)(struct ops *ops, real *x, size_t count, double factor, struct fl_error *e);
     // The gradients count grad_scale times (clipping).
     int (*adamw)(struct ops *ops, const struct adamw *adamw, double grad_scale, size_t count,
-                 real *params, const real *grads, real *m, real *v, struct fl_error *e);
+                 real *params, const real *grads, const struct moment *first,
+                 const struct moment *second, struct fl_error *e);
 };
 
 // The reference backend: OpenBLAS and OpenMP. Keeps references to model and arena, where scratch

@@ -9,25 +9,39 @@
 
 struct optimizer {
     struct optimizer_config config;
-    size_t count;         // elements of params
-    real *first, *second; // moments [count]
-    int64_t steps;        // taken
+    size_t count; // elements of params
+    struct moment first, second;
+    int64_t steps; // taken
 };
+
+static int moment_alloc(struct optimizer *o, struct moment *moment, enum storage type, bool root,
+                        struct fl_error *e)
+{
+    size_t values = moment_values_bytes(type, o->count),
+           scales = moment_scales_bytes(type, o->count);
+    void *at = NULL;
+    int rc;
+
+    *moment = (struct moment){.type = type, .root = root};
+    rc = arena_alloc(o->config.arena, MEMORY_OPTIMIZER, values, &moment->values, e);
+    if (rc == 0 && scales)
+        rc = arena_alloc(o->config.arena, MEMORY_OPTIMIZER, scales, &at, e);
+    moment->scales = at;
+    return rc;
+}
 
 int optimizer_create(const struct optimizer_config *config, struct optimizer **out,
                      struct fl_error *e)
 {
     struct optimizer *o = memory_zeroed(1, sizeof *o);
-    size_t bytes;
     int rc;
 
     *out = NULL;
     o->config = *config;
     o->count = config->adapters->replicated + config->adapters->expert;
-    bytes = o->count * sizeof(real);
-    rc = arena_alloc(config->arena, MEMORY_OPTIMIZER, bytes, (void **)&o->first, e);
+    rc = moment_alloc(o, &o->first, config->spec->exp_avg, false, e);
     if (rc == 0)
-        rc = arena_alloc(config->arena, MEMORY_OPTIMIZER, bytes, (void **)&o->second, e);
+        rc = moment_alloc(o, &o->second, config->spec->exp_avg_sq, true, e);
     if (rc < 0) {
         free(o);
         return rc;
@@ -93,5 +107,5 @@ int optimizer_step(struct optimizer *o, double lr, double norm, struct fl_error 
     };
 
     return o->config.ops->adamw(o->config.ops, &adamw, clip > 0 ? fmin(1, clip / (norm + 1e-6)) : 1,
-                                o->count, a->params, a->grads, o->first, o->second, e);
+                                o->count, a->params, a->grads, &o->first, &o->second, e);
 }

@@ -18,7 +18,8 @@ struct optimizer_config {
 
 struct optimizer;
 
-// Keeps references to everything in config; allocates both moments (MEMORY_OPTIMIZER).
+// Keeps references to everything in config; allocates both moments in the storage types of the
+// spec (MEMORY_OPTIMIZER). The parameters are their own fp32 main parameters.
 int optimizer_create(const struct optimizer_config *config, struct optimizer **out,
                      struct fl_error *e);
 void optimizer_destroy(struct optimizer *optimizer); // NULL-safe

@@ -29,7 +29,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         json_decref(json);
     }
     free(records);
-    free(list.messages);
-    free(list.joined);
+    message_list_clear(&list);
     return 0;
 }

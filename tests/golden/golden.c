@@ -99,7 +99,8 @@ void golden_open(struct golden *g, enum numerics numerics)
     check_ok(ops_cpu_create(&g->model, numerics, g->arena, &g->ops, e), e);
     check_ok(comm_self_create(&g->comm, e), e);
     check_ok(model_weights_create(&g->model, &g->layout, g->arena, &g->weights, e), e);
-    check_ok(model_weights_load(g->weights, CHECKPOINT, &g->model, &g->layout, 1, NULL, NULL, e), e);
+    check_ok(model_weights_load(g->weights, CHECKPOINT, &g->model, &g->layout, 1, NULL, NULL, e),
+             e);
     check_ok(adapters_create(&g->spec, &g->model, &g->layout, g->arena, &g->adapters, e), e);
     check_ok(net_create(&(struct net_config){.spec = &g->spec,
                                              .model = &g->model,
@@ -276,6 +277,7 @@ static void training_measure(struct golden *g, int most, struct golden_exact *x)
     float *losses = tensor_read(g, "train.loss", &steps);
     float *norms = tensor_read(g, "train.grad_norm", &steps);
     real *m = memory_zeroed(count, sizeof *m), *v = memory_zeroed(count, sizeof *v);
+    const struct moment first = {.values = m}, second = {.values = v};
     struct adamw adamw = {
         .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
 
@@ -289,7 +291,7 @@ static void training_measure(struct golden *g, int most, struct golden_exact *x)
         worsen(&x->train_norm, relative(norm, (double)norms[i]));
         adamw.step = i + 1;
         check_ok(g->ops->adamw(g->ops, &adamw, fmin(1, 1 / (norm + 1e-6)), count,
-                               g->adapters->params, g->adapters->grads, m, v, &g->e),
+                               g->adapters->params, g->adapters->grads, &first, &second, &g->e),
                  &g->e);
     }
     free(v);

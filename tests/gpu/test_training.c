@@ -140,10 +140,12 @@ static void adamw_case(size_t count, size_t offset)
         device[i] += offset;
     }
     for (adamw.step = 1; adamw.step <= 5; adamw.step++) {
-        OK(&g,
-           cuda_adamw(g.ops, &adamw, 0.7, count, device[0], device[1], device[2], device[3], &g.e));
+        const struct moment first = {.values = device[2]}, second = {.values = device[3]};
+        const struct moment host_first = {.values = arrays[2] + offset};
+        const struct moment host_second = {.values = arrays[3] + offset};
+        OK(&g, cuda_adamw(g.ops, &adamw, 0.7, count, device[0], device[1], &first, &second, &g.e));
         OK(&g, g.cpu->adamw(g.cpu, &adamw, 0.7, count, arrays[0] + offset, arrays[1] + offset,
-                            arrays[2] + offset, arrays[3] + offset, &g.e));
+                            &host_first, &host_second, &g.e));
     }
     for (int i = 0; i < 4; i++) {
         gpu_read(&g, ours, device[i], count * sizeof *ours);
@@ -154,6 +156,71 @@ static void adamw_case(size_t count, size_t offset)
     }
     report(worst <= 3e-7, "AdamW of %zu from %zu on, error %.1e", count, offset, worst);
     gpu_close(&g);
+    free(expected);
+    free(ours);
+}
+
+static struct moment host_moment(enum storage type, bool root, size_t count)
+{
+    struct moment m = {.type = type, .root = root};
+
+    m.values = calloc(moment_values_bytes(type, count) + 1, 1);
+    m.scales = calloc(moment_scales_bytes(type, count) + 1, 1);
+    return m;
+}
+
+static struct moment device_moment(struct gpu *g, const struct moment *m, size_t count)
+{
+    struct moment copy = *m;
+
+    copy.values = gpu_copy(g, m->values, moment_values_bytes(m->type, count) + 1);
+    copy.scales = gpu_copy(g, m->scales, moment_scales_bytes(m->type, count) + 1);
+    return copy;
+}
+
+// Five steps of narrow moments beside the CPU's: now and then a value rounds the other way.
+static void stored_case(size_t count, enum storage first_type, enum storage second_type)
+{
+    static const char *const names[] = {"fp32", "fp16", "bf16", "fp8"};
+    const struct model model = {0};
+    struct adamw adamw = {
+        .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+    struct moment host[2] = {host_moment(first_type, false, count),
+                             host_moment(second_type, true, count)};
+    struct moment on_device[2];
+    float *params = random_floats(count, 0.02f), *ours, *device_params;
+    double *expected, moved = 0, error = 0;
+    struct gpu g;
+
+    gpu_open(&g, &model);
+    ALLOC(count, expected);
+    ALLOC(count, ours);
+    device_params = gpu_copy(&g, params, count * sizeof *params);
+    for (int i = 0; i < 2; i++)
+        on_device[i] = device_moment(&g, &host[i], count);
+    for (size_t i = 0; i < count; i++)
+        expected[i] = (double)params[i];
+    for (adamw.step = 1; adamw.step <= 5; adamw.step++) {
+        float *grads = random_floats(count, 0.02f);
+        float *device_grads = gpu_copy(&g, grads, count * sizeof *grads);
+        OK(&g, cuda_adamw(g.ops, &adamw, 0.7, count, device_params, device_grads, &on_device[0],
+                          &on_device[1], &g.e));
+        OK(&g, g.cpu->adamw(g.cpu, &adamw, 0.7, count, params, grads, &host[0], &host[1], &g.e));
+        free(grads);
+    }
+    gpu_read(&g, ours, device_params, count * sizeof *ours);
+    for (size_t i = 0; i < count; i++) {
+        moved += pow((double)params[i] - expected[i], 2);
+        error += pow((double)ours[i] - (double)params[i], 2);
+    }
+    report(error <= 4e-6 * moved, "AdamW of %zu, moments %s and %s, error %.1e", count,
+           names[first_type], names[second_type], sqrt(error / (moved > 0 ? moved : 1)));
+    gpu_close(&g);
+    for (int i = 0; i < 2; i++) {
+        free(host[i].values);
+        free(host[i].scales);
+    }
+    free(params);
     free(expected);
     free(ours);
 }
@@ -186,8 +253,9 @@ static void adamw_call(struct gpu *g, void *context, int set)
     const struct adamw adamw = {.lr = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .step = 3};
     struct timed *t = context;
 
-    OK(g,
-       cuda_adamw(g->ops, &adamw, 1, t->count, t->a[set], t->b[set], t->c[set], t->d[set], &g->e));
+    const struct moment first = {.values = t->c[set]}, second = {.values = t->d[set]};
+
+    OK(g, cuda_adamw(g->ops, &adamw, 1, t->count, t->a[set], t->b[set], &first, &second, &g->e));
 }
 
 static void time_all(void)
@@ -235,6 +303,10 @@ int main(int argc, char **argv)
         printf("1..0 # SKIP no GPU\n");
         return 0;
     }
+    for (int a = STORAGE_FP32; a <= STORAGE_FP8; a++)
+        for (int b = STORAGE_FP32; b <= STORAGE_FP8; b++)
+            for (size_t count = 1; count <= 100003; count = count * 40 + 3)
+                stored_case(count, (enum storage)a, (enum storage)b);
     entropy_case(0, 100, 1, true);
     entropy_case(1, 5, 1, true);
     entropy_case(7, 1, 1, true);

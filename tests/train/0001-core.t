@@ -87,6 +87,19 @@ ok $? "the word the plugin put the trainer in place of comes back"
 cmp -s <(values lm_loss flags.out) <(values lm_loss argv0.out)
 ok $? "two equal jobs have equal losses"
 
+# Moments in the narrow types of the seed job and in the narrowest follow those in fp32.
+job wide train_iters 8
+"$core" wide.yaml >wide.log 2>wide.err
+for types in bf16:bf16 fp8:fp8 fp16:fp8; do
+    name=moments-$types
+    job "$name" train_iters 8 exp_avg_dtype "${types%:*}" exp_avg_sq_dtype "${types#*:}"
+    "$core" "$name.yaml" >"$name.log" 2>"$name.err"
+    paste <(values lm_loss wide.out) <(values lm_loss "$name.out") |
+        awk '{d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d}
+            END {print "# apart by " worst; exit !(NR == 8 && worst < 0.01 && worst > 0)}'
+    ok $? "moments in $types follow the loss of fp32 within a hundredth"
+done
+
 # Weights and samples made from a config.json alone; the same weights read from a disk.
 "$FL_BUILD_DIR/fp8-lora" synth --seed 4 --shard 2MiB "$tiny" written >synth.log 2>&1 &&
     grep -q '^written: 11.5[0-9]* MiB in [0-9]* files$' synth.log

@@ -44,7 +44,10 @@ static struct dataset *data_read(struct fl_error *e)
     }
     assert_int_equal(fclose(file), 0);
     check_ok(tokenizer_load(TINY "/tokenizer.json", &tokenizer, e), e);
-    check_ok(dataset_load(paths, 1, tokenizer, 128, 1, &data, e), e);
+    check_ok(dataset_load(paths, 1,
+                          &(struct dataset_options){.tokenizer = tokenizer, .max_length = 128},
+                          &data, e),
+             e);
     assert_int_equal(data->samples, RECORDS);
     tokenizer_destroy(tokenizer);
     unlink(path);

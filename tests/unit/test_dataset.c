@@ -2,6 +2,7 @@
 // Datasets: formats, files, what is dropped, what is refused and how it is named.
 #include "unit/tokenizer_fixture.h"
 
+#include "base/memory.h"
 #include "data/dataset.h"
 #include "data/template.h"
 
@@ -26,13 +27,20 @@ static int tokenizer_teardown(void **state)
     return 0;
 }
 
+static struct dataset_options options_of(int max_length, int threads)
+{
+    return (struct dataset_options){
+        .tokenizer = tokenizer, .max_length = max_length, .threads = threads, .seed = 7};
+}
+
 static struct dataset *load_text(const char *text, size_t bytes, int max_length, int threads)
 {
     char *path = temporary_file(text, bytes);
+    struct dataset_options options = options_of(max_length, threads);
     struct dataset *d;
     struct fl_error e;
 
-    check_ok(dataset_load(&path, 1, tokenizer, max_length, threads, &d, &e), &e);
+    check_ok(dataset_load(&path, 1, &options, &d, &e), &e);
     temporary_remove(path);
     return d;
 }
@@ -213,7 +221,8 @@ static void several_files(void **state)
     struct fl_error e;
 
     (void)state;
-    check_ok(dataset_load(paths, 3, tokenizer, 512, 2, &d, &e), &e);
+    const struct dataset_options options = options_of(512, 2);
+    check_ok(dataset_load(paths, 3, &options, &d, &e), &e);
     assert_int_equal(d->samples, 2);
     check_sample(d, 0, "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n");
     check_sample(d, 1, TURNS_TEXT);
@@ -222,15 +231,123 @@ static void several_files(void **state)
         temporary_remove(paths[i]);
 }
 
+#define USER(text)   "<|im_start|>user\n" text "<|im_end|>\n"
+#define ANSWER(text) "<|im_start|>assistant\n" text "<|im_end|>\n"
+#define SYSTEM(text) "<|im_start|>system\n" text "<|im_end|>\n"
+
+// Every other name and form in which a question and an answer come.
+static void formats(void **state)
+{
+    static const char *const cases[][2] = {
+        {"{\"query\": \"q\", \"response\": \"r\"}", USER("q") ANSWER("r")},
+        {"{\"prompt\": \"q\", \"completion\": \"r\"}", USER("q") ANSWER("r")},
+        {"{\"question\": \"q\", \"answer\": \"r\"}", USER("q") ANSWER("r")},
+        {"{\"problem\": \"q\", \"content\": \"r\"}", USER("q") ANSWER("r")},
+        {"{\"input\": \"q\", \"text\": \"r\"}", USER("q") ANSWER("r")},
+        {"{\"input\": \"i\", \"query\": \"q\", \"output\": \"r\"}", USER("q") ANSWER("r")},
+        {"{\"instruction\": \"q\", \"input\": \"i\", \"response\": \"r\", \"system\": \"s\"}",
+         SYSTEM("s") USER("q\ni") ANSWER("r")},
+        {"{\"query\": \"q\", \"response\": \"r\", \"history\": [[\"a\", \"b\"], [\"c\", \"d\"]]}",
+         USER("a") ANSWER("b") USER("c") ANSWER("d") USER("q") ANSWER("r")},
+        {"{\"query\": \"q\", \"response\": \"r\", \"history\": null, \"tools\": \"\", "
+         "\"system\": \"\"}",
+         USER("q") ANSWER("r")},
+        {"{\"conversations\": [{\"from\": \"system\", \"value\": \"s\"}, {\"from\": \"human\", "
+         "\"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"r\"}]}",
+         SYSTEM("s") USER("q") ANSWER("r")},
+        {"{\"conversations\": [{\"role\": \"user\", \"content\": \"q\"}, {\"from\": \"bot\", "
+         "\"value\": \"r\"}], \"system\": \"s\", \"tools\": []}",
+         SYSTEM("s") USER("q") ANSWER("r")},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dataset *d = load(cases[i][0]);
+        check_sample(d, 0, cases[i][1]);
+        dataset_destroy(d);
+    }
+}
+
+// FILE#N: whole copies and a drawn rest, in order; the same for a seed, others for another.
+static void some_of_a_file(void **state)
+{
+    size_t bytes;
+    char *text = many_samples(10, &bytes), *path = temporary_file(text, bytes);
+    struct dataset_options options = options_of(512, 2);
+    struct dataset *all, *some[3];
+    struct fl_error e;
+
+    (void)state;
+    check_ok(dataset_load(&path, 1, &options, &all, &e), &e);
+    for (int i = 0; i < 3; i++) {
+        char *paths[2], *word = memory_format("%s#%d", path, i < 2 ? 24 : 4);
+        paths[0] = path;
+        paths[1] = word;
+        options.seed = i == 1 ? 8 : 7;
+        check_ok(dataset_load(paths, 2, &options, &some[i], &e), &e);
+        assert_int_equal(some[i]->samples, 10 + (i < 2 ? 24 : 4));
+        free(word);
+    }
+    for (size_t s = 0; s < 30; s++) // the file, and two copies
+        for (size_t k = all->offsets[s % 10]; k < all->offsets[s % 10 + 1]; k++)
+            assert_int_equal(all->ids[k],
+                             some[0]->ids[some[0]->offsets[s] + k - all->offsets[s % 10]]);
+    // Four of ten: what is left of 24 and what 4 takes are the same draw.
+    assert_memory_equal(some[0]->ids + some[0]->offsets[30], some[2]->ids + some[2]->offsets[10],
+                        (some[2]->offsets[14] - some[2]->offsets[10]) * sizeof(int32_t));
+    assert_true(some[0]->offsets[34] != some[1]->offsets[34] ||
+                memcmp(some[0]->ids, some[1]->ids, some[0]->offsets[34] * sizeof(int32_t)) != 0);
+    for (int i = 0; i < 3; i++)
+        dataset_destroy(some[i]);
+    dataset_destroy(all);
+    temporary_remove(path);
+    free(text);
+}
+
+// Every sample is on one side, in order; a share that leaves nothing is refused.
+static void split(void **state)
+{
+    size_t bytes, from[2] = {0, 0};
+    char *text = many_samples(50, &bytes);
+    struct dataset *all = load_text(text, bytes, 512, 1), *d = load_text(text, bytes, 512, 1), *v;
+    struct fl_error e;
+
+    (void)state;
+    check_ok(dataset_split(d, 0.2, 3, &v, &e), &e);
+    assert_true(d->samples == 40 && v->samples == 10 && d->records == 50);
+    assert_int_equal(d->targets + v->targets, all->targets);
+    for (size_t s = 0; s < 50; s++) {
+        size_t length = all->offsets[s + 1] - all->offsets[s];
+        int side;
+        for (side = 0; side < 2; side++) {
+            const struct dataset *part = side ? v : d;
+            size_t at = from[side];
+            if (at < part->samples && part->offsets[at + 1] - part->offsets[at] == length &&
+                !memcmp(part->ids + part->offsets[at], all->ids + all->offsets[s],
+                        length * sizeof(int32_t)))
+                break;
+        }
+        assert_true(side < 2);
+        from[side]++;
+    }
+    dataset_destroy(v);
+    check_error(dataset_split(d, 0.999, 3, &v, &e), &e,
+                "split_dataset_ratio 0.999 of 40 samples leaves none to train on");
+    dataset_destroy(d);
+    dataset_destroy(all);
+    free(text);
+}
+
 // The error of loading text; `place` is what must follow the file's name.
 static void check_refused(const char *text, int threads, const char *place, const char *words)
 {
     char *path = temporary_file(text, strlen(text)), expected[128];
+    const struct dataset_options options = options_of(24, threads);
     struct dataset *d;
     struct fl_error e;
 
     snprintf(expected, sizeof expected, "%s%s", path, place);
-    check_error(dataset_load(&path, 1, tokenizer, 24, threads, &d, &e), &e, words);
+    check_error(dataset_load(&path, 1, &options, &d, &e), &e, words);
     assert_null(d);
     if (strncmp(e.text, expected, strlen(expected)) != 0)
         fail_msg("'%s' does not start with '%s'", e.text, expected);
@@ -255,7 +372,34 @@ static void bad_files(void **state)
         {"[" ALPACA("q", "a") "]\n\nx", ":3: ", "text after the end of the JSON array"},
         {"[" ALPACA("q", "a") ",]", ":1: ", "not JSON"},
         {"17\n", ":1: ", "a sample is a number: it must be a JSON object"},
-        {"{\"question\": \"a\"}", ":1: ", "unknown format: write {\"instruction\""},
+        {"{\"question\": \"a\"}", ":1: ", "\"output\" is missing"},
+        {"{\"ask\": \"a\"}", ":1: ", "unknown format: write {\"instruction\""},
+        {"{\"conversations\": 1}", ":1: ", "\"conversations\" is a number: it must be a list"},
+        {"{\"conversations\": [{\"from\": \"human\"}]}", ":1: ", "message 1: \"value\" is missing"},
+        {"{\"conversations\": [{\"from\": \"gtp\", \"value\": \"x\"}]}",
+         ":1: ", "message 1: unknown role \"gtp\": write gpt"},
+        {"{\"query\": \"a\", \"response\": \"b\", \"history\": [[\"q\"]]}",
+         ":1: ", "turn 1 of \"history\": write [question, answer]"},
+        {"{\"query\": \"a\", \"response\": \"b\", \"history\": {}}",
+         ":1: ", "\"history\" is an object: it must be a list"},
+        {"{\"query\": \"a\", \"response\": \"b\", \"tools\": {}}",
+         ":1: ", "\"tools\" is an object: it must be a list"},
+        {"{\"query\": \"a\", \"response\": \"b\", \"tools\": \"[\"}",
+         ":1: ", "\"tools\" is text that is not JSON"},
+        {"{\"query\": \"a\", \"response\": \"b\", \"tools\": [1]}",
+         ":1: ", "tools: this version has no text for them in this model's template"},
+        {"{\"query\": \"a\", \"response\": \"b\", \"system\": 1}",
+         ":1: ", "\"system\" is a number: it must be a string"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": {\"a\": 1}}]}",
+         ":1: ", "message 1: \"tool_calls\" is an object: it must be a list"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\"}]}]}",
+         ":1: ", "message 1: tool call 1: write {\"name\": ..., \"arguments\": ...}"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"tool_calls\": [{\"name\": "
+         "\"f\", \"arguments\": {}}]}]}",
+         ":1: ", "\"tool_calls\" in a message of role user: only an assistant calls"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", "
+         "\"reasoning_content\": 1}]}",
+         ":1: ", "\"reasoning_content\" is a number: it must be a string"},
         {"{}", ":1: ", "unknown format"},
         {"[[1]]", ":1: ", "message 1: is a number"},
         {"{\"instruction\": \"a\"}", ":1: ", "\"output\" is missing"},
@@ -271,7 +415,9 @@ static void bad_files(void **state)
         {"{\"messages\": [{\"role\": \"asistant\", \"content\": \"x\"}]}",
          ":1: ", "message 1: unknown role \"asistant\": write assistant"},
         {"{\"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}",
-         ":1: ", "unknown role \"tool\": write system, user or assistant"},
+         ":1: ", "tools: this version has no text for them in this model's template"},
+        {"{\"messages\": [{\"role\": \"xyzzy\", \"content\": \"x\"}]}",
+         ":1: ", "unknown role \"xyzzy\": write system, user, assistant or tool"},
         {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"loss\": 1}]}",
          ":1: ", "\"loss\" is a number: it must be true or false"},
         {"", ": ", "no samples: the dataset is empty"},
@@ -312,15 +458,17 @@ static void first_error_wins(void **state)
 static void unreadable_files(void **state)
 {
     char *missing = (char *)"/nonexistent/train.jsonl", *folder = (char *)"/tmp";
+    struct dataset_options options = options_of(24, 2);
     struct dataset *d;
     struct fl_error e;
 
     (void)state;
-    check_error(dataset_load(&missing, 1, tokenizer, 24, 2, &d, &e), &e,
+    check_error(dataset_load(&missing, 1, &options, &d, &e), &e,
                 "/nonexistent/train.jsonl: cannot open");
-    check_error(dataset_load(&folder, 1, tokenizer, 24, 2, &d, &e), &e, "/tmp: not a regular file");
-    check_error(dataset_load(&folder, 0, tokenizer, 24, 2, &d, &e), &e, "no file: no samples");
-    check_error(dataset_load(&folder, 1, tokenizer, 0, 2, &d, &e), &e, "max_length 0");
+    check_error(dataset_load(&folder, 1, &options, &d, &e), &e, "/tmp: not a regular file");
+    check_error(dataset_load(&folder, 0, &options, &d, &e), &e, "no file: no samples");
+    options.max_length = 0;
+    check_error(dataset_load(&folder, 1, &options, &d, &e), &e, "max_length 0");
 }
 
 int main(void)
@@ -334,6 +482,9 @@ int main(void)
         cmocka_unit_test(max_length_is_inclusive),
         cmocka_unit_test(threads_keep_the_order),
         cmocka_unit_test(several_files),
+        cmocka_unit_test(formats),
+        cmocka_unit_test(some_of_a_file),
+        cmocka_unit_test(split),
         cmocka_unit_test(bad_files),
         cmocka_unit_test(first_error_wins),
         cmocka_unit_test(unreadable_files),

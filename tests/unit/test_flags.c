@@ -179,6 +179,7 @@ static void refused_values(void **state)
         {"finetune", "false", "'false' is not supported: use true"},
         {"fp8_param_gather", "false", "'false' is not supported: use true"},
         {"truncation_strategy", "left", "'left' is not supported: use delete"},
+        {"main_grads_dtype", "bf16", "'bf16' is not supported: use fp32"},
         {"recompute_method", "block", "'block' is not supported: use uniform"},
         {"recompute_num_layers", "2", "'2' is not supported: use 1"},
         {"pipeline_model_parallel_size", "2", "'2' is not supported: use 1"},

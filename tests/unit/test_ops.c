@@ -282,6 +282,7 @@ static void optimizer(void **state)
         .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     real *p = random_reals(14, COUNT, 1), *g = random_reals(15, COUNT, 1);
     real *m = memory_zeroed(COUNT, sizeof *m), *v = memory_zeroed(COUNT, sizeof *v);
+    const struct moment first = {.values = m}, second = {.values = v};
     double *expected = memory_zeroed(COUNT, sizeof *expected), squares = 0, sum;
     (void)state;
     fixture_open(&f, &small, NUMERICS_EXACT);
@@ -297,7 +298,7 @@ static void optimizer(void **state)
         }
     }
     for (adamw.step = 1; adamw.step <= 3; adamw.step++)
-        check_ok(f.ops->adamw(f.ops, &adamw, 0.5, COUNT, p, g, m, v, &f.e), &f.e);
+        check_ok(f.ops->adamw(f.ops, &adamw, 0.5, COUNT, p, g, &first, &second, &f.e), &f.e);
     close_to("adamw", p, expected, COUNT, 1e-6);
     check_ok(f.ops->sum_squares(f.ops, g, COUNT, &sum, &f.e), &f.e);
     assert_true(fabs(sum - squares) < 1e-12 * squares);

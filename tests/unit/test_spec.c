@@ -46,7 +46,7 @@ static void seed_job_1_word_for_word(void **state)
     assert_true(s->main_params == STORAGE_FP16 && s->main_grads == STORAGE_FP32);
     assert_true(s->exp_avg == STORAGE_BF16 && s->exp_avg_sq == STORAGE_BF16);
     assert_true(s->recompute == RECOMPUTE_FULL && !s->shard_frozen && !s->optimizer_offload);
-    assert_int_equal(s->note_count, 18);
+    assert_int_equal(s->note_count, 19);
     assert_true(noted(s, "fp8_recipe") && noted(s, "model_author") && noted(s, "NPROC_PER_NODE"));
     assert_true(noted(s, "moe_shared_expert_overlap") && !noted(s, "exp_avg_dtype"));
     assert_false(noted(s, "lora_rank") || noted(s, "train_type") || noted(s, "merge_lora"));

@@ -3,6 +3,8 @@
 #include "unit/tokenizer_fixture.h"
 
 #include "base/file.h"
+#include "data/formats.h"
+#include "data/json_text.h"
 #include "data/template.h"
 
 #include <errno.h>
@@ -23,7 +25,7 @@ static int fixture_setup(void **state)
     struct fl_error e;
 
     f->tokenizer = tiny_tokenizer();
-    check_ok(template_create(f->tokenizer, &f->template, &e), &e);
+    check_ok(template_create(f->tokenizer, TEMPLATE_CODER, &f->template, &e), &e);
     f->encoder = encoder_create(f->tokenizer);
     *state = f;
     return 0;
@@ -66,8 +68,10 @@ static void check_span(struct fixture *f, size_t *at, const char *text, bool los
 static void append(struct fixture *f, const struct message *messages, size_t count)
 {
     struct fl_error e;
+    const struct conversation c = {.messages = (struct message *)messages, .count = count};
+
     f->out.tokens.count = 0;
-    check_ok(template_append(f->template, messages, count, &f->out, &e), &e);
+    check_ok(template_append(f->template, &c, &f->out, &e), &e);
 }
 
 static void one_turn(void **state)
@@ -144,8 +148,101 @@ static void bad_text_leaves_nothing(void **state)
     struct fl_error e;
 
     f->out.tokens.count = 0;
-    check_error(template_append(f->template, messages, 3, &f->out, &e), &e, "not UTF-8");
+    check_error(
+        template_append(f->template, &(struct conversation){messages, 3, NULL}, &f->out, &e), &e,
+        "not UTF-8");
     assert_int_equal(f->out.tokens.count, 0);
+}
+
+#define CHATS FL_SOURCE_DIR "/tests/data/golden/qwen3_chat_golden.json"
+
+// Text of all tokens, and of those that count.
+static char *text_of(struct fixture *f, bool counted)
+{
+    struct token_list some = {0};
+    struct fl_error e;
+    char *text;
+    size_t bytes;
+
+    for (size_t i = 0; i < f->out.tokens.count; i++)
+        if (!counted || f->out.loss[i])
+            *token_list_reserve(&some, 1) = f->out.tokens.ids[i], some.count++;
+    check_ok(tokenizer_decode(f->tokenizer, some.ids, some.count, &text, &bytes, &e), &e);
+    free(some.ids);
+    return text;
+}
+
+// As Qwen3's own template renders them; what counts is every answer's turn behind its header.
+static void qwen3_golden(void **state)
+{
+    struct fixture *f = *state;
+    struct message_list list = {0};
+    struct template *template;
+    struct fl_error e;
+    json_t *cases = json_load_file(CHATS, 0, NULL), *c;
+    size_t i, answers = 0;
+
+    assert_non_null(cases);
+    check_ok(template_create(f->tokenizer, TEMPLATE_QWEN3, &template, &e), &e);
+    json_array_foreach(cases, i, c)
+    {
+        struct conversation chat;
+        char *text, *counted, *at, *expected = calloc(1, 65536);
+        f->out.tokens.count = 0;
+        check_ok(format_messages(c, &list, &e), &e);
+        chat = (struct conversation){list.messages, list.count, list.tools};
+        check_ok(template_append(template, &chat, &f->out, &e), &e);
+        text = text_of(f, false);
+        counted = text_of(f, true);
+        assert_string_equal(text, json_string_value(json_object_get(c, "rendered")));
+        for (at = text; (at = strstr(at, "<|im_start|>assistant\n"));) {
+            const char *end = strstr(at, "<|im_end|>\n") + strlen("<|im_end|>\n");
+            at += strlen("<|im_start|>assistant\n");
+            strncat(expected, at, (size_t)(end - at));
+            answers++;
+        }
+        assert_string_equal(counted, expected);
+        free(expected);
+        free(counted);
+        free(text);
+    }
+    assert_true(i == 20 && answers > 20);
+    message_list_clear(&list);
+    template_destroy(template);
+    json_decref(cases);
+}
+
+// Numbers as Python's repr writes them.
+static void json_numbers(void **state)
+{
+    static const char *const cases[][2] = {
+        {"[0.1, 1.0, -0.0]", "[0.1, 1.0, -0.0]"},
+        {"[1e15, 1e16, 1.5e300]", "[1000000000000000.0, 1e+16, 1.5e+300]"},
+        {"[0.0001, 0.00001, 5e-324]", "[0.0001, 1e-05, 5e-324]"},
+        {"[0.30000000000000004, 123456.789]", "[0.30000000000000004, 123456.789]"},
+        {"[9007199254740993, -1]", "[9007199254740993, -1]"},
+        {"{\"b\": {}, \"a\": [[], \"\\u00e9\\/\\u001f\"]}",
+         "{\"b\": {}, \"a\": [[], \"\u00e9/\\u001F\"]}"},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *value = json_loads(cases[i][0], 0, NULL);
+        size_t bytes;
+        char *text = json_text(value, &bytes);
+        assert_int_equal(bytes, strlen(cases[i][1]));
+        assert_memory_equal(text, cases[i][1], bytes);
+        free(text);
+        json_decref(value);
+    }
+}
+
+static void kinds(void **state)
+{
+    (void)state;
+    assert_int_equal(template_kind_of(NULL), TEMPLATE_CODER);
+    assert_int_equal(template_kind_of("{{ message.content }}"), TEMPLATE_CODER);
+    assert_int_equal(template_kind_of("{{- '\n<think>\n' }}"), TEMPLATE_QWEN3);
 }
 
 static void tokenizer_without_turns(void **state)
@@ -163,7 +260,7 @@ static void tokenizer_without_turns(void **state)
     memcpy(name, "<|im_fin|>", 10);
     path = temporary_file(text, bytes);
     check_ok(tokenizer_load(path, &t, &e), &e);
-    check_error(template_create(t, &template, &e), &e, "no added token <|im_end|>");
+    check_error(template_create(t, TEMPLATE_CODER, &template, &e), &e, "no added token <|im_end|>");
     assert_null(template);
     tokenizer_destroy(t);
     temporary_remove(path);
@@ -179,6 +276,9 @@ int main(void)
         cmocka_unit_test(special_tokens_in_content),
         cmocka_unit_test(bad_text_leaves_nothing),
         cmocka_unit_test(tokenizer_without_turns),
+        cmocka_unit_test(qwen3_golden),
+        cmocka_unit_test(json_numbers),
+        cmocka_unit_test(kinds),
     };
     return cmocka_run_group_tests_name("template", tests, fixture_setup, fixture_teardown);
 }

@@ -134,6 +134,7 @@ int cpu_head_backward(struct ops *ops, const real *dlogits, const uint16_t *head
 int cpu_sum_squares(struct ops *ops, const real *x, size_t count, double *sum, struct fl_error *e);
 int cpu_scale(struct ops *ops, real *x, size_t count, double factor, struct fl_error *e);
 int cpu_adamw(struct ops *ops, const struct adamw *adamw, double grad_scale, size_t count,
-              real *params, const real *grads, real *m, real *v, struct fl_error *e);
+              real *params, const real *grads, const struct moment *first,
+              const struct moment *second, struct fl_error *e);
 
 #endif

@@ -42,7 +42,8 @@ int cpu_scale(struct ops *ops, real *x, size_t count, double factor, struct fl_e
 }
 
 int cpu_adamw(struct ops *ops, const struct adamw *adamw, double grad_scale, size_t count,
-              real *params, const real *grads, real *m, real *v, struct fl_error *e)
+              real *params, const real *grads, const struct moment *first,
+              const struct moment *second, struct fl_error *e)
 {
     real beta1 = (real)adamw->beta1, beta2 = (real)adamw->beta2, eps = (real)adamw->eps;
     real decay = (real)(1 - adamw->lr * adamw->weight_decay);
@@ -53,11 +54,21 @@ int cpu_adamw(struct ops *ops, const struct adamw *adamw, double grad_scale, siz
     (void)ops;
     (void)e;
 #pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < count; i++) {
-        real g = scale * grads[i];
-        m[i] = beta1 * m[i] + (1 - beta1) * g;
-        v[i] = beta2 * v[i] + (1 - beta2) * g * g;
-        params[i] = decay * params[i] - rate * m[i] / ((real)sqrt((double)v[i]) / correction + eps);
+    for (size_t start = 0; start < count; start += MOMENT_BLOCK) {
+        size_t n = count - start < MOMENT_BLOCK ? count - start : MOMENT_BLOCK;
+        size_t block = start / MOMENT_BLOCK;
+        real m[MOMENT_BLOCK], v[MOMENT_BLOCK];
+        moment_load(first, block, n, m);
+        moment_load(second, block, n, v);
+        for (size_t i = 0; i < n; i++) {
+            real g = scale * grads[start + i];
+            m[i] = beta1 * m[i] + (1 - beta1) * g;
+            v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+            params[start + i] = decay * params[start + i] -
+                                rate * m[i] / ((real)sqrt((double)v[i]) / correction + eps);
+        }
+        moment_store(first, block, n, m);
+        moment_store(second, block, n, v);
     }
     return 0;
 }

@@ -31,14 +31,15 @@ int cuda_scale(struct ops *ops, real *x, size_t count, double factor, struct fl_
 }
 
 int cuda_adamw(struct ops *ops, const struct adamw *adamw, double grad_scale, size_t count,
-               real *params, const real *grads, real *m, real *v, struct fl_error *e)
+               real *params, const real *grads, const struct moment *first,
+               const struct moment *second, struct fl_error *e)
 {
     double step = (double)adamw->step;
     struct optimizer_adamw update = {
         .params = params,
         .grads = grads,
-        .m = m,
-        .v = v,
+        .m = {first->type, first->values, first->scales},
+        .v = {second->type, second->values, second->scales},
         .count = count,
         .grad_scale = (float)grad_scale,
         .beta1 = (float)adamw->beta1,

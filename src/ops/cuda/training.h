@@ -12,6 +12,7 @@ int cuda_cross_entropy(struct ops *ops, real *logits, const int32_t *targets, in
 int cuda_sum_squares(struct ops *ops, const real *x, size_t count, double *sum, struct fl_error *e);
 int cuda_scale(struct ops *ops, real *x, size_t count, double factor, struct fl_error *e);
 int cuda_adamw(struct ops *ops, const struct adamw *adamw, double grad_scale, size_t count,
-               real *params, const real *grads, real *m, real *v, struct fl_error *e);
+               real *params, const real *grads, const struct moment *first,
+               const struct moment *second, struct fl_error *e);
 
 #endif

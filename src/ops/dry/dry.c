@@ -223,9 +223,10 @@ static int dry_scale(struct ops *ops, real *x, size_t count, double factor, stru
 }
 
 static int dry_adamw(struct ops *ops, const struct adamw *adamw, double grad_scale, size_t count,
-                     real *params, const real *grads, real *m, real *v, struct fl_error *e)
+                     real *params, const real *grads, const struct moment *first,
+                     const struct moment *second, struct fl_error *e)
 {
-    (void)adamw, (void)grad_scale, (void)count, (void)grads, (void)m, (void)v, (void)e;
+    (void)adamw, (void)grad_scale, (void)count, (void)grads, (void)first, (void)second, (void)e;
     return pass_by(ops, "adamw", params);
 }
 
