@@ -6,8 +6,8 @@
 
 #include <math.h>
 
-// Shares of the peaks that were measured on an H200 with the best library for each, at the shapes of
-// the 30B model: grouped and dense FP8 products (DeepGEMM), bf16 products (cuBLAS), attention
+// Shares of the peaks that were measured on an H200 with the best library for each, at the shapes
+// of the 30B model: grouped and dense FP8 products (DeepGEMM), bf16 products (cuBLAS), attention
 // (cuDNN), a device copy. Adapters' products are too thin for the tensor cores to be busy.
 #define FP8_GROUPED     0.58
 #define FP8_DENSE       0.60
@@ -17,6 +17,9 @@
 #define BF16_THIN       0.20
 #define MEMORY_COPIED   0.885
 #define LINK_USED       0.80 // of a link's peak, by large messages
+
+// Thousands of launches a step were seen to cost about 10 ms: of one layer in one micro-batch.
+#define LAUNCHES_S 0.2e-3
 
 // Attention's backward pass computes five products where the forward one computes two.
 #define BACK_PRODUCTS 2.5
@@ -102,8 +105,8 @@ static void computing(const struct spec *spec, const struct shape *s, const stru
                      scores * BACK_PRODUCTS / (gpu->bf16 * ATTENTION_BACK);
     e->head_s = 2 * 2 * s->whole * s->hidden * s->vocab / s->tp / (gpu->bf16 * BF16_DENSE);
     e->adapters_s = adapters_flops(spec, s) * 3 / (gpu->bf16 * BF16_THIN);
-    e->traffic_s = dense_bytes * (3 + again.attention) / copied +
-                   expert_bytes * (3 + again.experts) / copied;
+    e->traffic_s =
+        dense_bytes * (3 + again.attention) / copied + expert_bytes * (3 + again.experts) / copied;
 }
 
 // Bytes a second to the other ranks of a group of consecutive ranks.
@@ -117,8 +120,8 @@ static double left_over(double time, double behind)
     return fmax(0, time - behind);
 }
 
-// Rows to the experts and back: FP8 with scales there, bf16 back, in the forward pass; the same with
-// gradients in the backward pass; there once more when the experts are computed again.
+// Rows to the experts and back: FP8 with scales there, bf16 back, in the forward pass; the same
+// with gradients in the backward pass; there once more when the experts are computed again.
 static void exchange(const struct spec *spec, const struct shape *s, const struct gpu *gpu,
                      const struct fabric *fabric, struct estimate *e)
 {
@@ -140,7 +143,8 @@ static void overlapped(const struct spec *spec, const struct shape *s, const str
     if (spec->shard_frozen) {
         double layer = s->hidden * (2 * s->q + 2 * s->kv);
         e->gather_bytes = s->layers * layer * (2 + again.attention) * (dp - 1) / dp;
-        e->gather_s = left_over(e->gather_bytes / link_of(gpu, fabric, plan->layout.world), computed);
+        e->gather_s =
+            left_over(e->gather_bytes / link_of(gpu, fabric, plan->layout.world), computed);
     }
     if (spec->layer_inputs == LAYER_INPUTS_HOST) {
         double bytes = 2 * s->layers * s->tokens * s->hidden * 2;
@@ -186,16 +190,17 @@ void estimate_make(const struct spec *spec, const struct model *model, const str
 
     *out = (struct estimate){.tokens = (double)spec->global_batch_size * spec->max_length};
     computing(spec, &s, gpu, out);
+    out->launches_s = s.layers * LAUNCHES_S;
     exchange(spec, &s, gpu, fabric, out);
     overlapped(spec, &s, plan, gpu, fabric, out);
     double *const each[] = {&out->products_s,     &out->attention_s,  &out->head_s,
                             &out->adapters_s,     &out->traffic_s,    &out->exchange_s,
-                            &out->gather_s,       &out->inputs_s,     &out->exchange_bytes,
-                            &out->gather_bytes,   &out->host_bytes};
+                            &out->launches_s,     &out->gather_s,     &out->inputs_s,
+                            &out->exchange_bytes, &out->gather_bytes, &out->host_bytes};
     for (size_t i = 0; i < sizeof each / sizeof *each; i++)
         *each[i] *= micro;
     update(spec, plan, model, gpu, fabric, out);
     out->step_s = out->products_s + out->attention_s + out->head_s + out->adapters_s +
-                  out->traffic_s + out->exchange_s + out->gradients_s + out->gather_s +
-                  out->inputs_s + out->optimizer_s;
+                  out->traffic_s + out->launches_s + out->exchange_s + out->gradients_s +
+                  out->gather_s + out->inputs_s + out->optimizer_s;
 }

@@ -9,9 +9,9 @@
 // Of one rank in one iteration. Balanced routing, full micro-batches; what overlaps with computing
 // counts by what is left over.
 struct estimate {
-    double tokens; // of all ranks
-    double products_s, attention_s, head_s, adapters_s, traffic_s; // computing
-    double exchange_s, gradients_s, gather_s, inputs_s, optimizer_s; // exposed
+    double tokens;                                                             // of all ranks
+    double products_s, attention_s, head_s, adapters_s, traffic_s, launches_s; // computing
+    double exchange_s, gradients_s, gather_s, inputs_s, optimizer_s;           // exposed
     double step_s;
     double exchange_bytes, gradient_bytes, gather_bytes, host_bytes; // sent by one rank
 };

@@ -7,10 +7,10 @@
 #include <string.h>
 #include <strings.h>
 
-#define GIB          (1ull << 30)
-#define PCIE5        55.5e9 // measured on an H200, pinned memory, 1 GiB
-#define SXM_FP8      1979e12
-#define SXM_BF16     989e12
+#define GIB      (1ull << 30)
+#define PCIE5    55.5e9 // measured on an H200, pinned memory, 1 GiB
+#define SXM_FP8  1979e12
+#define SXM_BF16 989e12
 
 static const struct gpu gpus[] = {
     {"H200", 141 * 1000000000ull, SXM_FP8, SXM_BF16, 4.8e12, 450e9, PCIE5},

@@ -10,10 +10,10 @@
 struct gpu {
     const char *name;
     uint64_t memory_bytes;
-    double fp8, bf16;  // dense peak, FLOP/s
-    double memory;     // bytes/s
-    double link;       // to the GPUs of the same node, bytes/s in one direction
-    double host_link;  // to host memory, likewise
+    double fp8, bf16; // dense peak, FLOP/s
+    double memory;    // bytes/s
+    double link;      // to the GPUs of the same node, bytes/s in one direction
+    double host_link; // to host memory, likewise
 };
 
 // The rest of the machine.

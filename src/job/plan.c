@@ -134,9 +134,8 @@ int plan_cap_check(const struct spec *spec, const struct plan *plan, uint64_t ca
     }
     return error_set(
         e, -ENOSPC,
-        "%s: the plan of %s a rank, rounding included, is above the cap of %s: %s; lower "
-        "micro_batch_size, max_length or lora_rank, or raise "
-        "expert_model_parallel_size",
+        "%s: the plan of %s a rank, rounding and context included, is above the cap of "
+        "%s: %s",
         spec->source, bytes_format(need, total), bytes_format(cap_bytes, cap), list);
 }
 

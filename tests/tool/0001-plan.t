@@ -56,7 +56,7 @@ expect 1 "job.yaml:7: unknown key 'lora_rnak', did you mean 'lora_rank'?" "$tool
 expect 1 "nowhere/config.json" "$tool" plan -- sft --model nowhere --dataset d
 expect 2 "unknown option '--cup'" "$tool" plan --cup 3 job.yaml
 expect 2 "--ranks: '0' is not in [1, 65536]" "$tool" plan --ranks 0 job.yaml
-expect 2 "--cap: 'much' is not an amount of memory: write it as 80GiB" \
+expect 2 "--gpu-memory: 'much' is not an amount of memory: write it as 80GiB" \
     "$tool" plan --cap much job.yaml
 expect 2 'give a job file' "$tool" plan
 expect 0 '--lora_rank N' "$tool" plan --help-flags

@@ -253,10 +253,11 @@ static void caps_and_refusals(void **state)
     assert_memory_equal(plan.bytes, closed.bytes, sizeof plan.bytes);
     assert_true(plan.total_bytes < closed.total_bytes); // not all peak at once
     assert_true(plan.mapped_bytes - plan.total_bytes < 2 * ARENA_GRANULE);
-    check_ok(planned_make(spec, &model, 2, 1, plan.mapped_bytes, &plan, &e), &e);
-    check_error(planned_make(spec, &model, 2, 1, plan.mapped_bytes - 1, &plan, &e), &e,
+    check_ok(planned_make(spec, &model, 2, 1, plan_need(&plan), &plan, &e), &e);
+    check_error(planned_make(spec, &model, 2, 1, plan_need(&plan) - 1, &plan, &e), &e,
                 "job.yaml: the plan of ");
     assert_int_equal(e.code, -ENOSPC);
+    assert_non_null(strstr(e.text, "; it fits with "));
     assert_true(plan.dry);
     spec->shard_frozen = true;
     check_ok(planned_make(spec, &model, 2, 1, 0, &plan, &e), &e);
