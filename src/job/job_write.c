@@ -141,7 +141,8 @@ static bool value_equal(const struct spec *a, const struct spec *b, const struct
     return equal;
 }
 
-static void all_write(const struct spec *changed, FILE *out)
+// Keys that are not at their presets, and those that changed to them.
+static void all_write(const struct spec *spec, const struct spec *changed, FILE *out)
 {
     struct spec presets = {0};
     size_t count;
@@ -150,7 +151,7 @@ static void all_write(const struct spec *changed, FILE *out)
     flags_preset(&presets);
     for (size_t i = 0; i < count; i++) {
         if (table[i].offset == FLAG_NOWHERE || !value_given(changed, &table[i]) ||
-            value_equal(changed, &presets, &table[i]))
+            (value_equal(changed, &presets, &table[i]) && value_equal(changed, spec, &table[i])))
             continue;
         fprintf(out, "%s: ", table[i].name);
         value_print(out, changed, &table[i]);
@@ -240,7 +241,7 @@ int job_write(const struct spec *spec, const struct spec *changed, const char *t
     else if (text)
         lines_write(spec, changed, map, text, file);
     else
-        all_write(changed, file);
+        all_write(spec, changed, file);
     if (file)
         fclose(file);
     yaml_map_destroy(map);

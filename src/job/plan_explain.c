@@ -100,10 +100,10 @@ static void singles_print(FILE *out, const struct plan_view *v)
     char device[BYTES_TEXT], host[BYTES_TEXT];
 
     fprintf(out, "What one change saves, and costs an iteration on %s\n", v->gpu->name);
-    fprintf(out, "  %-52s %14s %14s %10s\n", "", "device", "host", "time");
+    fprintf(out, "  %-58s %14s %14s %10s\n", "", "device", "host", "time");
     for (int i = 0; i < v->single_count; i++) {
         const struct fit_single *s = &v->singles[i];
-        fprintf(out, "  %-52s %c%13s %c%13s %+7.1f ms%s\n", s->change,
+        fprintf(out, "  %-58s %c%13s %c%13s %+7.1f ms%s\n", s->change,
                 s->device_saved < 0 ? '+' : '-',
                 bytes_format((uint64_t)(s->device_saved < 0 ? -s->device_saved : s->device_saved),
                              device),
@@ -132,9 +132,10 @@ void plan_print_fit(FILE *out, const struct plan_view *v)
         fprintf(out, "  nothing: not with a lower rank nor with 64 times as many GPUs\n");
     for (int i = 0; i < v->choice_count; i++) {
         const struct fit_choice *c = &v->choices[i];
-        fprintf(out, "  %8.1f ms %12s %12s of the host  change %s%s\n", c->step_s * 1e3,
+        fprintf(out, "  %8.1f ms %12s %12s of the host  %s%s%s\n", c->step_s * 1e3,
                 bytes_format(c->need, need), bytes_format(c->host, host),
-                fit_changes(v->spec, v->plan->layout.world, c, text),
+                c->changes ? "change " : "as it is",
+                c->changes ? fit_changes(v->spec, v->plan->layout.world, c, text) : "",
                 c->runs ? "" : " (planned, not run by this version yet)");
     }
 }
