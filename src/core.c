@@ -141,8 +141,10 @@ static int backend_start(struct core *core, struct fl_error *e)
     int rc;
 
     cores_use(core->threads);
-    rc = backend_open(core->spec, &core->model, core->launch.device, core->launch.cap, &core->arena,
-                      &core->ops, e);
+    // The cap is on the process; the arena gets what is left of it.
+    rc = backend_open(core->spec, &core->model, core->launch.device,
+                      core->launch.cap ? core->launch.cap - core->plan.outside_bytes : 0,
+                      &core->arena, &core->ops, e);
     if (rc == 0)
         slot_gpu(core->slot, core->ops->name);
     return rc;

@@ -2,12 +2,16 @@
 // The plan a job is judged by: its closed form, and a dry run of all that the trainer can run.
 #include "train/planned.h"
 
+#include "base/bytes.h"
+#include "job/fit.h"
 #include "job/runnable.h"
 #include "ops/dry/routing.h"
 #include "train/dry_run.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#define ADVISED_GPU "H100" // the times that order what fits
 
 static void plan_take(struct plan *plan, const struct dry_result *dry)
 {
@@ -20,6 +24,34 @@ static void plan_take(struct plan *plan, const struct dry_result *dry)
     plan->largest_category = dry->sight.largest_category;
     snprintf(plan->peak_where, sizeof plan->peak_where, "%s", dry->sight.peak_where);
     snprintf(plan->largest_where, sizeof plan->largest_where, "%s", dry->sight.largest_where);
+}
+
+// Behind a message that says what is too large: what would fit.
+static void advise(const struct spec *spec, const struct model *model, int world,
+                   uint64_t cap_bytes, const struct plan *plan, struct fl_error *e)
+{
+    struct fit_request request = {.spec = spec,
+                                  .model = model,
+                                  .world = world,
+                                  .cap_bytes = cap_bytes,
+                                  .fabric = FABRIC_PRESET};
+    struct fit_choice choices[FIT_CHOICES];
+    char text[FIT_CHANGES], need[BYTES_TEXT];
+    struct fl_error ignored;
+    int count = 0;
+    size_t used = e ? strlen(e->text) : 0;
+
+    if (!e)
+        return;
+    if (!plan->cpu && gpu_find(ADVISED_GPU, &request.gpu, &ignored) == 0)
+        fit_search(&request, choices, &count, &ignored);
+    if (count && choices[0].runs)
+        snprintf(e->text + used, sizeof e->text - used, "; it fits with %s (%s)",
+                 fit_changes(spec, world, &choices[0], text), bytes_format(choices[0].need, need));
+    else
+        snprintf(e->text + used, sizeof e->text - used,
+                 "; lower micro_batch_size, max_length or lora_rank, or raise "
+                 "expert_model_parallel_size");
 }
 
 int planned_make(const struct spec *spec, const struct model *model, int world, int threads,
@@ -45,5 +77,8 @@ int planned_make(const struct spec *spec, const struct model *model, int world, 
             return rc;
         plan_take(plan, &dry);
     }
-    return plan_cap_check(spec, plan, cap_bytes, e);
+    rc = plan_cap_check(spec, plan, cap_bytes, e);
+    if (rc < 0)
+        advise(spec, model, world, cap_bytes, plan, e);
+    return rc;
 }
