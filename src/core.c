@@ -54,6 +54,16 @@ static int ranks_meet(struct core *core, struct fl_error *e)
     return comm_mpi_create(core->launch.world, &core->world, e);
 }
 
+static void recompute_settle(struct core *core)
+{
+    static const char *const names[] = {"full", "none", "selective, of the experts"};
+
+    core->spec->recompute = core->plan.recompute;
+    core->spec->recompute_part = RECOMPUTE_EXPERTS;
+    if (first_rank(core))
+        log_info("recompute_granularity auto: %s", names[core->plan.recompute]);
+}
+
 // What is asked for, and whether it fits: nothing is read but the job and config.json.
 static int job_read(struct core *core, struct fl_error *e)
 {
@@ -74,6 +84,8 @@ static int job_read(struct core *core, struct fl_error *e)
     if (rc == 0)
         rc = planned_make(core->spec, &core->model, core->launch.world, core->threads,
                           core->launch.cap, &core->plan, e);
+    if (rc == 0 && core->spec->recompute == RECOMPUTE_AUTO)
+        recompute_settle(core);
     if (rc == 0)
         rc = layout_make(core->spec, &core->model, core->launch.world, comm_rank(core->world),
                          &core->plan.layout, e);

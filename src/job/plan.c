@@ -163,6 +163,7 @@ int plan_make_threads(const struct spec *spec, const struct model *model, int wo
         rc = sizes_check(spec, model, plan->layout.ep, e);
     if (rc)
         return rc;
+    plan->recompute = spec->recompute == RECOMPUTE_AUTO ? RECOMPUTE_FULL : spec->recompute;
     plan->cpu = spec->backend == BACKEND_CPU || spec->numerics == NUMERICS_EXACT;
     s = (struct sizes){
         .layers = model->layers,

@@ -33,6 +33,7 @@ struct plan {
     int host_count, outside_count;
     uint64_t host_bytes, outside_bytes;
     uint64_t disk_bytes; // of the adapters that a save writes
+    enum recompute recompute; // what AUTO stands for, else the job's
     // Of a dry run (train/planned.h), which then also gave bytes and, at its peak, total_bytes.
     bool dry;
     uint64_t at_peak[MEMORY_CATEGORIES]; // sum to total_bytes

@@ -8,6 +8,7 @@
 #include "ops/dry/routing.h"
 #include "train/dry_run.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -54,8 +55,8 @@ static void advise(const struct spec *spec, const struct model *model, int world
                  "expert_model_parallel_size");
 }
 
-int planned_make(const struct spec *spec, const struct model *model, int world, int threads,
-                 uint64_t cap_bytes, struct plan *plan, struct fl_error *e)
+static int plan_of(const struct spec *spec, const struct model *model, int world, int threads,
+                   uint64_t cap_bytes, struct plan *plan, struct fl_error *e)
 {
     int rc = plan_make_threads(spec, model, world, threads, 0, plan, e);
     struct fl_error not_runnable;
@@ -81,4 +82,28 @@ int planned_make(const struct spec *spec, const struct model *model, int world, 
     if (rc < 0)
         advise(spec, model, world, cap_bytes, plan, e);
     return rc;
+}
+
+// As little as the cap allows; without a cap nobody says how much there is, so nothing is kept.
+static int plan_of_auto(const struct spec *spec, const struct model *model, int world, int threads,
+                        uint64_t cap_bytes, struct plan *plan, struct fl_error *e)
+{
+    static const enum recompute ways[] = {RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
+    struct spec settled = *spec;
+    int rc = -ENOSPC;
+
+    settled.recompute_part = RECOMPUTE_EXPERTS;
+    for (size_t i = cap_bytes ? 0 : 2; rc == -ENOSPC && i < sizeof ways / sizeof *ways; i++) {
+        settled.recompute = ways[i];
+        rc = plan_of(&settled, model, world, threads, cap_bytes, plan, e);
+    }
+    return rc;
+}
+
+int planned_make(const struct spec *spec, const struct model *model, int world, int threads,
+                 uint64_t cap_bytes, struct plan *plan, struct fl_error *e)
+{
+    if (spec->recompute == RECOMPUTE_AUTO)
+        return plan_of_auto(spec, model, world, threads, cap_bytes, plan, e);
+    return plan_of(spec, model, world, threads, cap_bytes, plan, e);
 }

@@ -75,16 +75,18 @@ static inline char *job_draw(int ep, const char *backend)
                                              "moe_expert_capacity_factor: 2.5\n"};
     static const char *const data[] = {"", "val_dataset: v\n"};
     static const char *const dropouts[] = {"0", "0.05"};
+    static const char *const recomputed[] = {"full", "none", "selective"};
     static const char *const types[] = {"fp32", "fp16", "bf16", "fp8"};
 
     return memory_format("model: m\ndataset: d\nglobal_batch_size: 2882880\n%s\n"
                          "target_modules: %s\nlora_rank: %d\nlora_dropout: %s\n"
                          "micro_batch_size: %d\nmax_length: %d\n"
                          "expert_model_parallel_size: %d\n%s%s"
-                         "exp_avg_dtype: %s\nexp_avg_sq_dtype: %s\n",
+                         "exp_avg_dtype: %s\nexp_avg_sq_dtype: %s\nrecompute_granularity: %s\n",
                          backend, CHOSEN(targets), drawn(1, drawn(0, 2) ? 40 : 600),
                          CHOSEN(dropouts), drawn(1, 4), drawn(2, drawn(0, 2) ? 700 : 20000), ep,
-                         CHOSEN(capacities), CHOSEN(data), CHOSEN(types), CHOSEN(types));
+                         CHOSEN(capacities), CHOSEN(data), CHOSEN(types), CHOSEN(types),
+                         CHOSEN(recomputed));
 }
 
 #endif
