@@ -146,6 +146,26 @@ enum watch_members family_members(struct family *family)
     return family->cgroup[0] ? MEMBERS_CGROUP : MEMBERS_FAMILY;
 }
 
+int family_rank_cgroup(const struct family *family, uint32_t index, char *path, size_t size)
+{
+    char text[8192], *rest = text, *line;
+    struct process now;
+    size_t length;
+
+    if (process_read(family->proc, family->rank[index].process.pid, &now) ||
+        !same(&now, &family->rank[index].process) ||
+        proc_text(family->proc, now.pid, "cgroup", text, sizeof text) < 0)
+        return -ENOENT;
+    while ((line = strsep(&rest, "\n"))) {
+        const char *found = strncmp(line, "0::", 3) ? NULL : line_step(family, line, &length);
+        if (found && !strncmp(found + length, "/user/task_", 11) && strlen(found) < size) {
+            memcpy(path, found, strlen(found) + 1);
+            return 0;
+        }
+    }
+    return -ENOENT;
+}
+
 // ---- by descent and environment
 
 static int64_t status_uid(const struct family *family, pid_t pid)

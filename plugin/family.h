@@ -51,6 +51,10 @@ int family_init(struct family *family, int proc, uint32_t job, uint32_t step, ui
 // The process that is this rank.
 void family_rank(struct family *family, pid_t pid, uint32_t rank);
 
+// The folder that a rank (the index-th told) has to itself in cgroup v2, as /proc names it.
+// -ENOENT: none, or none yet.
+int family_rank_cgroup(const struct family *family, uint32_t index, char *path, size_t size);
+
 // By what the step's processes are known. Looks for the cgroup until there is one.
 enum watch_members family_members(struct family *family);
 

@@ -68,12 +68,11 @@ enum verdict_call verdict_sample(struct verdict *verdict, const struct use *uses
         return end_step(verdict, now_ms);
     if (!over)
         return CALL_NOTHING;
-    if (!verdict->told) {
+    if (verdict->action == WATCH_WARN || verdict->over_ms < verdict->grace_ms) {
+        enum verdict_call call = verdict->told ? CALL_NOTHING : CALL_TELL;
         verdict->told = true;
-        return CALL_TELL;
+        return call;
     }
-    if (verdict->action == WATCH_WARN || verdict->over_ms < verdict->grace_ms)
-        return CALL_NOTHING;
     return end_step(verdict, now_ms);
 }
 

@@ -58,6 +58,9 @@ void watch_task(struct watch *watch, pid_t pid, uint32_t rank);
 // cause where the watch knows them. false: nothing.
 bool watch_rank(const struct watch *watch, uint32_t rank, struct record_rank *values);
 
+// Whether a watch (NULL: none) ends the step, and in *rank the one in whose slot it says why.
+bool watch_ends(const struct watch *watch, uint32_t *rank);
+
 // Never blocks. The watch is gone although it was not stopped; from then on its record says so.
 bool watch_lost(struct watch *watch);
 // Whether a lost watch means the end of the step.
