@@ -45,18 +45,18 @@ int process_read(int proc, pid_t pid, struct process *out)
     char text[1024], state;
     const char *rest;
     ssize_t got = proc_text(proc, pid, "stat", text, sizeof text);
-    int parent;
+    int parent, session;
 
     if (got < 0)
         return got == -ESRCH ? -ENOENT : (int)got;
     rest = strrchr(text, ')'); // the command's name may hold anything, ")" too
     if (!rest || atoi(text) != pid ||
         sscanf(rest + 1,
-               " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-               &state, &parent, &start) != 3 ||
+               " %c %d %*d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+               &state, &parent, &session, &start) != 4 ||
         parent < 0)
         return -EBADMSG;
-    *out = (struct process){.pid = pid, .parent = parent, .start = start};
+    *out = (struct process){.pid = pid, .parent = parent, .session = session, .start = start};
     return 0;
 }
 
@@ -273,6 +273,18 @@ static bool descends(struct family *family, struct process process, int32_t *ran
     return false;
 }
 
+// Whether a process of the family is or was in the session. A session keeps its number from being
+// given to others until its last process has ended.
+static bool session_has(const struct family *family, pid_t session, int32_t *rank)
+{
+    for (uint32_t i = 0; i < family->known && session > 0; i++)
+        if (family->member[i].process.session == session) {
+            *rank = session == family->stepd.session ? FAMILY_NO_RANK : family->member[i].rank;
+            return true;
+        }
+    return session > 0 && session == family->stepd.session;
+}
+
 bool family_has(struct family *family, pid_t pid, int32_t *rank)
 {
     struct process process;
@@ -286,8 +298,10 @@ bool family_has(struct family *family, pid_t pid, int32_t *rank)
     if (!uid && family->uid && rank_of(family, &process) == FAMILY_NO_RANK)
         return false; // a helper of slurmstepd's
     if (!descends(family, process, &whose) &&
-        !(family->cgroup[0] ? cgroup_has(family, pid, false)
-                            : uid == (int64_t)family->uid && environ_names(family, pid, &whose)))
+        !(family->cgroup[0]
+              ? cgroup_has(family, pid, false)
+              : uid == (int64_t)family->uid && (session_has(family, process.session, &whose) ||
+                                                environ_names(family, pid, &whose))))
         return false;
     if (whose == FAMILY_NO_RANK && environ_names(family, pid, &told))
         whose = told;

@@ -4,9 +4,11 @@
 // Where Slurm keeps the step in a cgroup, its processes are those of that cgroup, whose path is
 // learned from slurmstepd and its children, never from a name alone: setsid() and double forks do
 // not leave a cgroup. Without one (proctrack/linuxproc) they are slurmstepd's descendants,
-// processes that were seen to be that once and still live, and, because /proc/PID/environ is the
-// user's own word, of the job's user alone those whose environment names the step. A process is its
-// pid and its start time: a pid that the kernel gave to another process is another process.
+// processes that were seen to be that once and still live, and, of the job's user alone, those of a
+// session that one of these is or was in and those whose environment names the step: what a user
+// can forge adds processes of his own. What forks twice, opens a session and clears its environment
+// between two looks is not found: only a cgroup holds that. A process is its pid and its start
+// time: a pid that the kernel gave to another process is another process.
 #ifndef FL_PLUGIN_FAMILY_H
 #define FL_PLUGIN_FAMILY_H
 
@@ -23,7 +25,7 @@
 #define FAMILY_RANKS   256  // local ranks
 
 struct process {
-    pid_t pid, parent;
+    pid_t pid, parent, session;
     uint64_t start; // clock ticks after boot
 };
 

@@ -17,6 +17,8 @@
 
 // The word of the command that the core's path replaced.
 #define ARGV0_ENV "FP8_LORA_ARGV0"
+// Between two samples of device memory.
+#define SAMPLE_MS 500
 
 static bool step_is_ours(spank_t spank, struct stamp *stamp)
 {
@@ -41,7 +43,7 @@ static int watch_launch(spank_t spank, struct launch *launch, struct fl_error *e
         .ranks = launch->tasks,
         .stepd = launch->stepd,
         .cap_bytes = launch->settings.max_device_memory,
-        .interval_ms = WATCH_INTERVAL_MAX_MS,
+        .interval_ms = SAMPLE_MS,
         .grace_ms = launch->settings.grace_ms,
         .action = launch->settings.action,
         .on_failure = launch->settings.on_failure,

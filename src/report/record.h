@@ -74,7 +74,7 @@ uint32_t record_ranks(const struct record *record);
 
 // Writes a whole slot under its sequence lock.
 int record_write(struct record *record, const struct record_rank *values);
-// watch, members and measured count only in a record that no rank maps: see record_merge.
+// watch, members and measured count only in a record that no rank maps.
 // A consistent copy; every string is terminated, every number bounded. -EAGAIN: torn after retries;
 // -ENOENT: empty; -EINVAL: checksum or content wrong.
 int record_read(const struct record *record, uint32_t rank, struct record_rank *values);
