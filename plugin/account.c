@@ -91,7 +91,8 @@ static void helper_start(const struct launch *launch, const char *what, const ch
     if (!code) {
         int starts = HELPER_STARTS;
         do
-            code = helper_run(launch->settings.account, argv, record_fd, record_fd ? 1 : 0, &e);
+            code =
+                helper_run(launch->settings.account, argv, true, record_fd, record_fd ? 1 : 0, &e);
         while (code == -EAGAIN && --starts);
     }
     if (code)
@@ -150,7 +151,7 @@ static void step_account(const struct launch *launch)
 // A watch that died is told once, by the first task's end after it.
 static void watch_check(struct launch *launch)
 {
-    if (launch->watch_error.code && !launch->exited)
+    if (launch->watch_error.code && !launch->error.code && !launch->exited)
         slurm_error("fp8-lora: the cap on device memory is not in force: %s",
                     launch->watch_error.text);
     if (!launch->watch || launch->watch_gone || !watch_lost(launch->watch))

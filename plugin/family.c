@@ -68,6 +68,8 @@ static bool same(const struct process *a, const struct process *b)
 int family_init(struct family *family, int proc, uint32_t job, uint32_t step, uid_t uid,
                 pid_t stepd, struct fl_error *e)
 {
+    struct process other;
+    pid_t leader;
     int code;
 
     memset(family, 0, sizeof *family);
@@ -76,7 +78,13 @@ int family_init(struct family *family, int proc, uint32_t job, uint32_t step, ui
     family->step = step;
     family->uid = uid;
     code = process_read(proc, stepd, &family->stepd);
-    return code ? error_set(e, code, "slurmstepd %d: %s", stepd, strerror(-code)) : 0;
+    if (code)
+        return error_set(e, code, "slurmstepd %d: %s", stepd, strerror(-code));
+    // slurmd gives every slurmstepd a session, whose leader has ended; by hand it may be a shell's.
+    leader = family->stepd.session;
+    if (leader != stepd && process_read(proc, leader, &other) != -ENOENT)
+        family->foreign = leader;
+    return 0;
 }
 
 void family_rank(struct family *family, pid_t pid, uint32_t rank)
@@ -277,12 +285,16 @@ static bool descends(struct family *family, struct process process, int32_t *ran
 // given to others until its last process has ended.
 static bool session_has(const struct family *family, pid_t session, int32_t *rank)
 {
-    for (uint32_t i = 0; i < family->known && session > 0; i++)
+    if (session <= 0 || session == family->foreign)
+        return false;
+    if (session == family->stepd.session)
+        return true;
+    for (uint32_t i = 0; i < family->known; i++)
         if (family->member[i].process.session == session) {
-            *rank = session == family->stepd.session ? FAMILY_NO_RANK : family->member[i].rank;
+            *rank = family->member[i].rank;
             return true;
         }
-    return session > 0 && session == family->stepd.session;
+    return false;
 }
 
 bool family_has(struct family *family, pid_t pid, int32_t *rank)

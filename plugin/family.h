@@ -35,6 +35,7 @@ struct family {
     uint32_t job, step;
     uid_t uid; // the job's user
     struct process stepd;
+    pid_t foreign;     // session that slurmstepd shares with processes that are none of its own
     char cgroup[1024]; // of the step; "": none was found
     pid_t spared[2];
     uint32_t ranks, known;

@@ -72,13 +72,14 @@ static void errors_read(int fd, char *text, size_t size)
     text[strcspn(text, "\n")] = 0;
 }
 
-int helper_run(const char *path, char *const *argv, const int *fds, int count, struct fl_error *e)
+int helper_run(const char *path, char *const *argv, bool client, const int *fds, int count,
+               struct fl_error *e)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     char conf[4096], text[512];
     char *environment[] = {NULL, NULL};
-    const char *daemon_conf = getenv("SLURM_CONF");
+    const char *daemon_conf = client ? getenv("SLURM_CONF") : NULL;
     int pipe_fd[2] = {-1, -1}, high[HELPER_FDS_MAX], highs = 0, code;
     pid_t pid;
 

@@ -59,7 +59,7 @@ static int program_run(const struct watch_request *r, int socket, int record, in
         snprintf(text[i], sizeof text[i], "%llu", numbers[i]);
         argv[1 + i] = text[i];
     }
-    return helper_run(r->program, argv, fds, library >= 0 ? 3 : 2, e);
+    return helper_run(r->program, argv, false, fds, library >= 0 ? 3 : 2, e);
 }
 
 int watch_start(const struct watch_request *request, struct watch **out, struct fl_error *e)

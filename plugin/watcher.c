@@ -258,10 +258,9 @@ int main(int argc, char **argv)
     uint64_t numbers[WIRE_NUMBERS];
     struct fl_error e = {0};
     struct watched *watched = NULL;
+    int null, library = fcntl(WIRE_LIBRARY, F_GETFD) < 0 ? -1 : WIRE_LIBRARY; // before others open
     pid_t child;
-    int null;
 
-    clearenv();
     if (numbers_parse(argc, argv, numbers)) {
         fputs("started by the plugin: JOB STEP UID SLURMSTEPD CAP_BYTES INTERVAL_MS GRACE_MS "
               "ACTION ON_FAILURE\n",
@@ -288,8 +287,7 @@ int main(int argc, char **argv)
     watched->family.spared[0] = getpid();
     atomic_store(&watched->alive_ms, watched_now_ms() + STARTS_MS);
     guardian_keep(&sampler);
-    (void)nvml_open(fcntl(WIRE_LIBRARY, F_GETFD) < 0 ? -1 : WIRE_LIBRARY, &sampler.nvml,
-                    &sampler.error);
+    (void)nvml_open(library, &sampler.nvml, &sampler.error);
     watch_step(&sampler);
     if (sampler.guardian > 0)
         kill(sampler.guardian, SIGKILL);

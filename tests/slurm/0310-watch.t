@@ -38,15 +38,21 @@ watched() {
     plugstack "optional $plugin core=$TRUSTED/$program $account $watch nvml=$TRUSTED/libnvidia-ml.so.1 max_device_memory=$CAP $*"
 }
 
-# step_begin NAME-OF-PROCESS COUNT: starts a step in the background and waits for that many such processes.
+# step_begin NAME COUNT: starts a step in the background and waits for that many processes of that name;
+# step_begin job: for its job alone.
 step_begin() {
     name=$(basename "$WORK")-$((job_count++))
     as_user env PROBE="${PROBE:-}" SECONDS_TO_RUN="${SECONDS_TO_RUN:-60}" srun --job-name="$name" --nodes=1 --ntasks=2 \
         --fp8-lora job.yaml >"$WORK/step.out" 2>"$WORK/step.err" </dev/null &
     srun=$!
     started() { [ "$(processes_named "$1" | wc -l)" -ge "$2" ]; }
-    ok "$2 processes called $1 run" wait_until 30 started "$1" "$2"
-    job=$(as_admin squeue --noheader --name="$name" --format=%A)
+    has_job() { [ -n "$(as_admin squeue --noheader --states=all --name="$name" --format=%A)" ]; }
+    if [ "$1" = job ]; then
+        ok "a step begins" wait_until 30 has_job
+    else
+        ok "$2 processes called $1 run" wait_until 30 started "$1" "$2"
+    fi
+    job=$(as_admin squeue --noheader --states=all --name="$name" --format=%A)
 }
 # rank_pid RANK: of a foreign program.
 rank_pid() { sed -n "s/^pid $1 //p" "$WORK/step.out"; }
@@ -144,7 +150,7 @@ like "$err" "fp8-lora: warning: the cap is not in force: NVML: $GPU: error 999" 
 like "$run_report" "device memory of node 0: cap not in force: it could not be measured" "the report says so"
 
 watched foreign action=kill on_failure=end
-step_begin foreign 2
+step_begin job
 step_end 20 "a blind watch ends the step where the policy says so"
 ok "srun fails" [ "$status" -ne 0 ]
 like "$err" "the step is ended: device memory cannot be measured, and the policy ends such steps: NVML: $GPU: error 999" \
@@ -160,7 +166,7 @@ step_end 20 "without NVML the step goes on"
 is "$status" 0 "and succeeds"
 like "$err" "warning: the cap is not in force: NVML: libnvidia-ml.so.1: cannot open" "with a warning"
 plugstack "optional $plugin core=$TRUSTED/foreign $account $watch max_device_memory=$CAP on_failure=end"
-step_begin foreign 1
+step_begin job
 step_end 20 "without NVML the step ends where the policy says so"
 ok "srun fails" [ "$status" -ne 0 ]
 

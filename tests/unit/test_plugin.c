@@ -193,7 +193,7 @@ static int shell(const char *script, int fd, struct fl_error *e)
     char *argv[] = {(char *)"sh", (char *)"-c", (char *)script, NULL};
 
     e->text[0] = 0;
-    return helper_run("/bin/sh", argv, &fd, fd >= 0 ? 1 : 0, e);
+    return helper_run("/bin/sh", argv, true, &fd, fd >= 0 ? 1 : 0, e);
 }
 
 // Of what the daemon has, the helper gets the record and the daemon's own SLURM_CONF, nothing else.
@@ -223,7 +223,7 @@ static void helper_gets_little(void **state)
     check_error(shell("[ -e /proc/self/fd/3 ] && echo open >&2; exit 1", -1, &e), &e,
                 "ended without a word");
     check_ok(shell("(sleep 0.1; echo ok >&2) & exit 7", fd, &e), &e);
-    check_error(helper_run("/nonexistent", (char *[]){(char *)"x", NULL}, &fd, 1, &e), &e,
+    check_error(helper_run("/nonexistent", (char *[]){(char *)"x", NULL}, true, &fd, 1, &e), &e,
                 "/nonexistent: ");
     assert_int_equal(fstat(fd, &s), 0); // still ours
     signal(SIGTERM, SIG_DFL);
