@@ -792,19 +792,18 @@ static int watchers(pid_t stepd)
 
     assert_non_null(folder);
     while ((entry = readdir(folder))) {
-        char path[300], words[512] = "", number[16];
-        const char *word = words;
+        char path[300], words[4096], number[16];
+        size_t size;
         FILE *f;
         snprintf(path, sizeof path, "/proc/%s/cmdline", entry->d_name);
         f = *entry->d_name >= '0' && *entry->d_name <= '9' ? fopen(path, "r") : NULL;
         if (!f)
             continue;
-        (void)!fread(words, 1, sizeof words - 1, f);
+        size = fread(words, 1, sizeof words, f); // valgrind's own words may stand before
         fclose(f);
-        snprintf(number, sizeof number, "%d", stepd);
-        for (int i = 0; i < 4; i++)
-            word += strlen(word) + 1;
-        found += !strcmp(words, "fp8-lora-watch") && !strcmp(word, number);
+        found +=
+            memmem(words, size, "fp8-lora-watch", 14) &&
+            memmem(words, size, number, (size_t)snprintf(number, sizeof number, "%d", stepd) + 1);
     }
     closedir(folder);
     return found;
