@@ -39,8 +39,10 @@ int watched_create(const uint64_t *numbers, struct watched **out, struct fl_erro
     w->grace_ms = (uint32_t)numbers[6];
     w->action = (enum watch_action)numbers[7];
     w->on_failure = (enum watch_failure)numbers[8];
-    w->stepd_fd = w->stepd == getppid() ? (int)syscall(SYS_pidfd_open, w->stepd, 0) : -1;
-    if (w->stepd_fd < 0 || w->stepd != getppid())
+    w->stepd_fd = (int)syscall(SYS_pidfd_open, w->stepd, 0);
+    if (w->stepd_fd < 0)
+        return error_set(e, -errno, "pidfd_open of slurmstepd %d: %s", w->stepd, strerror(errno));
+    if (w->stepd != getppid())
         return error_set(e, -ESRCH, "process %d is not the slurmstepd that starts this", w->stepd);
     proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (proc < 0)
