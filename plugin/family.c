@@ -154,15 +154,13 @@ enum watch_members family_members(struct family *family)
     return family->cgroup[0] ? MEMBERS_CGROUP : MEMBERS_FAMILY;
 }
 
-int family_rank_cgroup(const struct family *family, uint32_t index, char *path, size_t size)
+// The folder of cgroup v2 that a process shares with one task of the step alone.
+static int task_cgroup(const struct family *family, pid_t pid, char *path, size_t size)
 {
     char text[8192], *rest = text, *line;
-    struct process now;
     size_t length;
 
-    if (process_read(family->proc, family->rank[index].process.pid, &now) ||
-        !same(&now, &family->rank[index].process) ||
-        proc_text(family->proc, now.pid, "cgroup", text, sizeof text) < 0)
+    if (proc_text(family->proc, pid, "cgroup", text, sizeof text) < 0)
         return -ENOENT;
     while ((line = strsep(&rest, "\n"))) {
         const char *found = strncmp(line, "0::", 3) ? NULL : line_step(family, line, &length);
@@ -172,6 +170,29 @@ int family_rank_cgroup(const struct family *family, uint32_t index, char *path, 
         }
     }
     return -ENOENT;
+}
+
+int family_rank_cgroup(const struct family *family, uint32_t index, char *path, size_t size)
+{
+    const struct process *rank = &family->rank[index].process;
+    struct process now;
+
+    if (process_read(family->proc, rank->pid, &now) || !same(&now, rank))
+        return -ENOENT;
+    return task_cgroup(family, rank->pid, path, size);
+}
+
+// The rank whose folder the process is in.
+static int32_t cgroup_rank(const struct family *family, pid_t pid)
+{
+    char own[1024], rank[1024];
+
+    if (task_cgroup(family, pid, own, sizeof own))
+        return FAMILY_NO_RANK;
+    for (uint32_t i = 0; i < family->ranks; i++)
+        if (!family_rank_cgroup(family, i, rank, sizeof rank) && !strcmp(own, rank))
+            return family->rank[i].rank;
+    return FAMILY_NO_RANK;
 }
 
 // ---- by descent and environment
@@ -315,6 +336,8 @@ bool family_has(struct family *family, pid_t pid, int32_t *rank)
               : uid == (int64_t)family->uid && (session_has(family, process.session, &whose) ||
                                                 environ_names(family, pid, &whose))))
         return false;
+    if (whose == FAMILY_NO_RANK)
+        whose = cgroup_rank(family, pid);
     if (whose == FAMILY_NO_RANK && environ_names(family, pid, &told))
         whose = told;
     member_add(family, &process, whose);
