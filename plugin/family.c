@@ -133,6 +133,8 @@ static bool cgroup_has(struct family *family, pid_t pid, bool learn)
         const char *path = line_step(family, line, &length);
         if (!path || length >= sizeof family->cgroup)
             continue;
+        if (!learn && !strcmp(path + length, "/slurm")) // version 2: slurmstepd and its helpers
+            continue;
         if (learn && !family->cgroup[0])
             memcpy(family->cgroup, path, length); // the rest is zero
         if (strlen(family->cgroup) == length && !memcmp(path, family->cgroup, length))

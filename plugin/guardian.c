@@ -48,6 +48,8 @@ static void guard(struct watched *watched, int sampler)
 
     while (poll(fds, 2, LOOK_MS) == 0 || (errno == EINTR && !fds[0].revents && !fds[1].revents))
         if (watched_now_ms() - atomic_load(&watched->alive_ms) > GUARDIAN_PATIENCE_MS) {
+            (void)syscall(SYS_pidfd_send_signal, sampler, SIGKILL, NULL,
+                          0); // it must not come back
             sampler_lost(watched, "hangs");
             return;
         }

@@ -94,6 +94,8 @@ static void limits_set(struct sampler *s)
         memcpy(folder, CGROUP_MOUNT, used);
         code =
             family_rank_cgroup(&watched->family, s->limited, folder + used, sizeof folder - used);
+        if (!code && access(folder, F_OK)) // version 2 is mounted elsewhere, beside version 1
+            code = -ENOENT;
         if (!code)
             code = nvml_limit(s->nvml, folder, watched->cap_bytes, &e);
         if (code) {

@@ -211,6 +211,16 @@ like "$(job_field "$job" State)" '^(FAILED|CANCELLED)' "sacct has it as failed"
 like "$run_report" "first failure: rank [01], the watch over the device memory was killed" "the report too"
 
 watched foreign action=kill on_failure=end
+step_begin foreign 2
+wait_until 10 both
+wait_until 10 rank_known
+sleep 1
+kill -STOP "$(watchers | sort -n | head -n 1)"
+step_end 40 "a step whose watch hangs ends as well"
+ok "srun fails" [ "$status" -ne 0 ]
+like "$err" "the watch over the device memory hangs, and the policy ends such steps" "its standard error says why"
+
+watched foreign action=kill on_failure=end
 SECONDS_TO_RUN=5 step_begin foreign 2
 wait_until 10 both
 guardian=$(watchers | sort -n | tail -n 1)

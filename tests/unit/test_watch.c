@@ -324,6 +324,15 @@ static void cgroups(void **state)
         has_not(133);
         process_put((struct made){134, 100, 134, 2000, 0, layouts[i][0], NULL});
         has_not(134);
+        family.uid = 0; // root's job
+        process_put((struct made){135, 1, 135, 2000, 0, task, NULL});
+        assert_true(family_has(&family, 135, NULL));
+        process_put((struct made){136, 1, 136, 2000, 0,
+                                  "0::/system.slice/slurmstepd.scope/job_77/step_2/slurm\n"
+                                  "0::/system.slice/n0_slurmstepd.scope/job_77/step_2/slurm\n",
+                                  NULL});
+        has_not(136);
+        family.uid = USER;
         // another step, another job, and a user's own folder of the step's name
         process_put((struct made){140, 1, 140, 2000, USER,
                                   "4:freezer:/slurm_n0/uid_1000/job_77/step_22\n"
@@ -802,6 +811,82 @@ static void program_watches(void **state)
     watch_stop(watch);
 }
 
+static int folders_make(const char *top, char *inner)
+{
+    char path[256];
+
+    snprintf(path, sizeof path, "%s%s", top, inner);
+    for (char *slash = strchr(path + strlen(top) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        if (mkdir(path, 0755))
+            return -1;
+        *slash = '/';
+    }
+    return mkdir(path, 0755);
+}
+
+static void folders_remove(const char *top, const char *inner)
+{
+    char path[256], *slash;
+
+    snprintf(path, sizeof path, "%s%s", top, inner);
+    while ((slash = strrchr(path, '/')) >= path + strlen(top)) {
+        (void)rmdir(path);
+        *slash = 0;
+    }
+}
+
+// A rank in a cgroup of its own gets the driver's limit there. Where cgroup v2 is mounted beside
+// version 1 it has no folder in /sys/fs/cgroup, so a plain one stands for it.
+static void program_limits(void **state)
+{
+    static const char *const mounts[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
+    struct watch_request request = request_of(WATCH_KILL, WATCH_CONTINUE);
+    char inner[64], path[256], line[512], wanted[512];
+    struct watch *watch = NULL;
+    struct record_rank slot;
+    struct fl_error e;
+    int mount = -1;
+    pid_t child;
+    FILE *f;
+    (void)state;
+    for (int i = 0; i < 2 && mount < 0; i++) {
+        snprintf(path, sizeof path, "%s/cgroup.controllers", mounts[i]);
+        mount = access(path, F_OK) ? -1 : i;
+    }
+    snprintf(inner, sizeof inner, "/fl-watch-%d/job_77/step_2/user/task_0", getpid());
+    if (pidfds_missing() || geteuid() || mount < 0 || settings_trusted(program, &e) ||
+        settings_trusted_file(library, &e))
+        skip();
+    if (folders_make(mounts[mount], inner) || (mount && folders_make(mounts[0], inner))) {
+        folders_remove(mounts[mount], inner);
+        skip();
+    }
+    values_put(GPUS);
+    child = rank_fork();
+    snprintf(path, sizeof path, "%s%s/cgroup.procs", mounts[mount], inner);
+    snprintf(line, sizeof line, "%d", child);
+    text_put(path, line, strlen(line));
+    check_ok(watch_start(&request, &watch, &e), &e);
+    watch_task(watch, child, 0);
+    rank_until(watch, 0, &slot, WATCH_LIMITS);
+    assert_int_equal(slot.members, MEMBERS_CGROUP);
+    watch_stop(watch);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    pause_ms(50); // the cgroup is empty a moment later
+    folders_remove(mounts[mount], inner);
+    if (mount)
+        folders_remove(mounts[0], inner);
+    snprintf(path, sizeof path, "%s/nvml.limits", tree);
+    f = fopen(path, "r");
+    assert_non_null(f);
+    snprintf(wanted, sizeof wanted, "GPU-aaaa /sys/fs/cgroup%s 0 1073741824\n", inner);
+    assert_non_null(fgets(line, sizeof line, f));
+    assert_string_equal(line, wanted);
+    fclose(f);
+}
+
 // Processes of the program that watch for this slurmstepd.
 static int watchers(pid_t stepd)
 {
@@ -902,6 +987,7 @@ int main(void)
         cmocka_unit_test(library_limits),
         cmocka_unit_test(requests),
         cmocka_unit_test(program_watches),
+        cmocka_unit_test(program_limits),
         cmocka_unit_test(program_ends_with_stepd),
     };
     return cmocka_run_group_tests_name("watch", tests, tree_make, tree_remove);
