@@ -48,7 +48,7 @@ static int command_write(const int64_t *numbers, struct fl_error *e)
     int code;
 
     alarm(HELPER_DEADLINE_S);
-    code = record_open(HELPER_RECORD_FD, &record, e);
+    code = record_open(HELPER_FD, &record, e);
     if (code)
         return code;
     entry = comment_entry(&node, record);

@@ -47,6 +47,15 @@ int slurm_spank_task_init(spank_t spank, int argc, char **argv)
     return 0;
 }
 
+int slurm_spank_task_post_fork(spank_t spank, int argc, char **argv)
+{
+    (void)argc;
+    (void)argv;
+    if (launch)
+        launch_forked(spank, launch);
+    return 0;
+}
+
 int slurm_spank_task_exit(spank_t spank, int argc, char **argv)
 {
     (void)argc;

@@ -17,6 +17,8 @@
 
 // The word of the command that the core's path replaced.
 #define ARGV0_ENV "FP8_LORA_ARGV0"
+// Between two samples of device memory.
+#define SAMPLE_MS 500
 
 static bool step_is_ours(spank_t spank, struct stamp *stamp)
 {
@@ -28,6 +30,37 @@ static bool step_is_ours(spank_t spank, struct stamp *stamp)
            step <= SLURM_MAX_NORMAL_STEP_ID &&
            spank_getenv(spank, STAMP_ENV, text, sizeof text) == ESPANK_SUCCESS &&
            stamp_parse(text, stamp) == 0 && stamp->job == job && stamp->step == step;
+}
+
+// Where there is a cap on device memory. The step goes on without a watch if the policy lets it.
+static int watch_launch(spank_t spank, struct launch *launch, struct fl_error *e)
+{
+    struct watch_request request = {
+        .program = launch->settings.watch,
+        .nvml = launch->settings.nvml,
+        .job = launch->stamp.job,
+        .step = launch->stamp.step,
+        .ranks = launch->tasks,
+        .stepd = launch->stepd,
+        .cap_bytes = launch->settings.max_device_memory,
+        .interval_ms = SAMPLE_MS,
+        .grace_ms = launch->settings.grace_ms,
+        .action = launch->settings.action,
+        .on_failure = launch->settings.on_failure,
+        .source = "plugstack.conf",
+    };
+    int code;
+
+    if (!request.cap_bytes)
+        return 0;
+    if (spank_get_item(spank, S_JOB_UID, &request.uid))
+        code = error_set(&launch->watch_error, -EINVAL, "slurmstepd does not tell the job's user");
+    else
+        code = watch_start(&request, &launch->watch, &launch->watch_error);
+    if (!code || request.on_failure == WATCH_CONTINUE)
+        return 0;
+    *e = launch->watch_error;
+    return error_prefix(e, "device memory cannot be watched, and the policy ends such steps");
 }
 
 struct launch *launch_create(spank_t spank, int argc, char **argv)
@@ -42,7 +75,7 @@ struct launch *launch_create(spank_t spank, int argc, char **argv)
         return NULL;
     launch->stamp = stamp;
     launch->stepd = getpid();
-    launch->record_fd = -1;
+    launch->record_fd = launch->kept_fd = -1;
     (void)spank_get_item(spank, S_SLURM_RESTART_COUNT, &launch->restart);
     if (spank_get_item(spank, S_JOB_NNODES, &launch->nodes) ||
         spank_get_item(spank, S_JOB_NODEID, &launch->node_id) ||
@@ -54,8 +87,20 @@ struct launch *launch_create(spank_t spank, int argc, char **argv)
     if (settings_parse(argc, argv, &launch->settings, &launch->error) ||
         settings_trusted(launch->settings.core, &launch->error))
         return launch;
-    (void)record_create(launch->tasks, &launch->record, &launch->record_fd, &launch->error);
+    if (!record_create(launch->tasks, &launch->record, &launch->record_fd, &launch->error) &&
+        !record_create(launch->tasks, &launch->kept, &launch->kept_fd, &launch->error))
+        (void)watch_launch(spank, launch, &launch->error);
     return launch;
+}
+
+void launch_forked(spank_t spank, struct launch *launch)
+{
+    uint32_t rank;
+    pid_t pid;
+
+    if (launch->watch && !spank_get_item(spank, S_TASK_GLOBAL_ID, &rank) &&
+        !spank_get_item(spank, S_TASK_PID, &pid))
+        watch_task(launch->watch, pid, rank);
 }
 
 // From 23.11 on Slurm has a call to put a program before the task's words. Before, the forked
@@ -113,8 +158,12 @@ void launch_destroy(struct launch *launch)
 {
     if (!launch)
         return;
+    watch_stop(launch->watch);
     record_close(launch->record);
+    record_close(launch->kept);
     if (launch->record_fd >= 0)
         close(launch->record_fd);
+    if (launch->kept_fd >= 0)
+        close(launch->kept_fd);
     free(launch);
 }
