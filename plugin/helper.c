@@ -49,9 +49,9 @@ static int64_t now_ms(void)
 }
 
 // Reads what the helper says until it has ended or its time is over; without the last newline.
-static void errors_read(int fd, char *text, size_t size)
+static void errors_read(int fd, int deadline_ms, char *text, size_t size)
 {
-    int64_t end = now_ms() + (HELPER_DEADLINE_S + 1) * 1000;
+    int64_t end = now_ms() + deadline_ms;
     size_t used = 0;
 
     for (int64_t left; (left = end - now_ms()) > 0;) {
@@ -72,12 +72,13 @@ static void errors_read(int fd, char *text, size_t size)
     text[strcspn(text, "\n")] = 0;
 }
 
-int helper_run(const char *path, char *const *argv, bool client, const int *fds, int count,
-               struct fl_error *e)
+// Its last word, "" without one.
+static int helper_talk(const char *path, char *const *argv, bool client, const int *fds, int count,
+                       int deadline_ms, char *text, size_t size, struct fl_error *e)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
-    char conf[4096], text[512];
+    char conf[4096];
     char *environment[] = {NULL, NULL};
     const char *daemon_conf = client ? getenv("SLURM_CONF") : NULL;
     int pipe_fd[2] = {-1, -1}, high[HELPER_FDS_MAX], highs = 0, code;
@@ -113,13 +114,9 @@ int helper_run(const char *path, char *const *argv, bool client, const int *fds,
     }
     close(pipe_fd[1]);
     pipe_fd[1] = -1;
-    errors_read(pipe_fd[0], text, sizeof text);
+    errors_read(pipe_fd[0], deadline_ms, text, size);
     kill(pid, SIGKILL); // it is over, or its time is
     waitpid(pid, NULL, 0);
-    if (!*text)
-        code = error_set(e, -EAGAIN, "%s: ended without a word", path);
-    else if (strcmp(text, HELPER_DONE))
-        code = error_set(e, -EIO, "%s: %s", path, text);
 out:
     for (int i = 0; i < 2; i++)
         if (pipe_fd[i] >= 0)
@@ -129,4 +126,32 @@ out:
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     return code;
+}
+
+int helper_run(const char *path, char *const *argv, bool client, const int *fds, int count,
+               struct fl_error *e)
+{
+    char text[512];
+    int code = helper_talk(path, argv, client, fds, count, (HELPER_DEADLINE_S + 1) * 1000, text,
+                           sizeof text, e);
+
+    if (!code && !*text)
+        return error_set(e, -EAGAIN, "%s: ended without a word", path);
+    if (!code && strcmp(text, HELPER_DONE))
+        return error_set(e, -EIO, "%s: %s", path, text);
+    return code;
+}
+
+int helper_ask(const char *path, char *const *argv, int deadline_ms, char *answer, size_t size,
+               struct fl_error *e)
+{
+    char text[512];
+    int code = helper_talk(path, argv, true, NULL, 0, deadline_ms, text, sizeof text, e);
+
+    if (code)
+        return code;
+    if (strncmp(text, HELPER_ANSWER, strlen(HELPER_ANSWER)))
+        return error_set(e, -EIO, "%s: %s", path, *text ? text : "no answer in time");
+    snprintf(answer, size, "%s", text + strlen(HELPER_ANSWER));
+    return 0;
 }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "report/record.h"
+#include "rules.h"
 #include "settings.h"
 #include "stamp.h"
 #include "watch.h"
@@ -16,6 +17,8 @@
 struct launch {
     struct stamp stamp; // this very step
     struct settings settings;
+    struct rules rules;
+    bool governed; // not ours, but the policy has its device memory watched; nothing else is done
     uint32_t restart, nodes, node_id, tasks, local_tasks;
     pid_t stepd;
     struct record *record;
@@ -32,7 +35,7 @@ struct launch {
 };
 
 // slurm_spank_init_post_opt in slurmstepd, as root: NULL for a step that is not ours, batch, extern
-// and interactive ones always. No file of the user's is looked at.
+// and interactive ones always, unless the policy governs it. No file of the user's is looked at.
 struct launch *launch_create(spank_t spank, int argc, char **argv);
 
 // slurm_spank_task_post_fork, as root: tells the watch which process is the rank.

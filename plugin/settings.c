@@ -73,17 +73,26 @@ int settings_parse(int argc, char *const *argv, struct settings *settings, struc
             settings->account = argv[i] + 8;
         else if (!strncmp(argv[i], "watch=/", 7))
             settings->watch = argv[i] + 6;
+        else if (!strncmp(argv[i], "policy=/", 8))
+            settings->policy = argv[i] + 7;
         else if (!strncmp(argv[i], "nvml=/", 6))
             settings->nvml = argv[i] + 5;
         else if ((code = cap_parse(argv[i], settings, e)) < 0)
             return code;
         else if (code)
-            return error_set(e, -EINVAL,
-                             "plugstack.conf: argument '%s' is not core=/PATH, account=/PATH, "
-                             "watch=/PATH, nvml=/PATH or one of max_device_memory, action, "
-                             "on_failure and grace; correct it",
-                             argv[i]);
+            return error_set(
+                e, -EINVAL,
+                "plugstack.conf: argument '%s' is not core=/PATH, account=/PATH, "
+                "watch=/PATH, nvml=/PATH, policy=/PATH or one of max_device_memory, action, "
+                "on_failure and grace; correct it",
+                argv[i]);
     }
+    if (settings->policy && settings->max_device_memory)
+        return error_set(
+            e, -EINVAL,
+            "plugstack.conf: max_device_memory beside policy=%s: write the cap into the "
+            "policy",
+            settings->policy);
     return 0;
 }
 

@@ -60,6 +60,8 @@ static void command_words(void **state)
               "8\0-nx\0-n\0");
     assert_int_equal(words_tasks(&w, 3), 3);
     assert_int_equal(words_tasks(&w, INT_MAX), 8);
+    assert_string_equal(words_value(&w, INT_MAX, "nodes", 3, 'N'), "2");
+    assert_null(words_value(&w, INT_MAX, "partition", 3, 'p'));
     assert_null(words_option(&w, INT_MAX, "fp8-lora"));
     words_free(&w);
     w = WORDS("srun\0--fp8-lora-other\0--fp8-loraX\0-fp8-lora\0--n");
