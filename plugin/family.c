@@ -65,8 +65,8 @@ static bool same(const struct process *a, const struct process *b)
     return a->pid == b->pid && a->start == b->start;
 }
 
-int family_init(struct family *family, int proc, uint32_t job, uint32_t step, uid_t uid,
-                pid_t stepd, struct fl_error *e)
+int family_init(struct family *family, int proc, uint32_t job, uint32_t step, uint32_t node,
+                uid_t uid, pid_t stepd, struct fl_error *e)
 {
     struct process other;
     pid_t leader;
@@ -76,6 +76,7 @@ int family_init(struct family *family, int proc, uint32_t job, uint32_t step, ui
     family->proc = proc;
     family->job = job;
     family->step = step;
+    family->node = node;
     family->uid = uid;
     code = process_read(proc, stepd, &family->stepd);
     if (code)
@@ -228,7 +229,7 @@ static bool value_is(const char *value, uint32_t number)
            !*rest;
 }
 
-// Whether the environment names the step; *rank: that it names.
+// Whether the environment names the step on this node; *rank: that it names.
 static bool environ_names(const struct family *family, pid_t pid, int32_t *rank)
 {
     static char text[ENVIRON_MAX];
@@ -236,7 +237,8 @@ static bool environ_names(const struct family *family, pid_t pid, int32_t *rank)
     const char *value;
 
     if (size <= 0 || !value_is(environ_value(text, (size_t)size, "SLURM_JOB_ID"), family->job) ||
-        !value_is(environ_value(text, (size_t)size, "SLURM_STEP_ID"), family->step))
+        !value_is(environ_value(text, (size_t)size, "SLURM_STEP_ID"), family->step) ||
+        !value_is(environ_value(text, (size_t)size, "SLURM_NODEID"), family->node))
         return false;
     value = environ_value(text, (size_t)size, "SLURM_PROCID");
     for (uint32_t i = 0; i < family->ranks; i++)
@@ -399,6 +401,7 @@ int family_signal(struct family *family, int signal)
 {
     struct signalling signalling = {.signal = signal};
 
+    family_scan(family); // before the first one's end gives its children away
     each_process(family, visit_signal, &signalling);
     return signalling.sent;
 }

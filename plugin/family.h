@@ -32,7 +32,7 @@ struct process {
 // Flat, so that it can lie in memory shared by two processes, of which one at a time uses it.
 struct family {
     int proc; // descriptor of /proc, or of a test's tree
-    uint32_t job, step;
+    uint32_t job, step, node;
     uid_t uid; // the job's user
     struct process stepd;
     pid_t foreign;     // session that slurmstepd shares with processes that are none of its own
@@ -48,9 +48,10 @@ struct family {
 // Reads one process. -ENOENT: there is none; -EBADMSG: what /proc says cannot be understood.
 int process_read(int proc, pid_t pid, struct process *out);
 
-// The family of a step whose slurmstepd lives. proc stays the caller's, open as long as the family.
-int family_init(struct family *family, int proc, uint32_t job, uint32_t step, uid_t uid,
-                pid_t stepd, struct fl_error *e);
+// The family of a step, on its node-th node, whose slurmstepd lives. proc stays the caller's, open
+// as long as the family.
+int family_init(struct family *family, int proc, uint32_t job, uint32_t step, uint32_t node,
+                uid_t uid, pid_t stepd, struct fl_error *e);
 // The process that is this rank.
 void family_rank(struct family *family, pid_t pid, uint32_t rank);
 

@@ -41,6 +41,7 @@ static int watch_launch(spank_t spank, struct launch *launch, struct fl_error *e
         .nvml = launch->settings.nvml,
         .job = launch->stamp.job,
         .step = launch->stamp.step,
+        .node = launch->node_id,
         .ranks = launch->tasks,
         .stepd = launch->stepd,
         .cap_bytes = decision->device_memory.value,

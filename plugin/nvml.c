@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define PROCESSES_MAX 2048 // of one device and kind
+#define KINDS         3
 
 typedef struct device *device_t; // opaque
 
@@ -28,7 +29,7 @@ struct limits_get {
     unsigned long long soft, hard, used;
 };
 
-enum { SUCCESS = 0, NOT_SUPPORTED = 3, GPU_IS_LOST = 15 };
+enum { NOT_SUPPORTED = 3, GPU_IS_LOST = 15 };
 
 typedef int processes_call(device_t device, unsigned *count, struct process_info *infos);
 
@@ -40,7 +41,7 @@ struct nvml {
     int (*device_by_index)(unsigned index, device_t *device);
     int (*device_uuid)(device_t device, char *text, unsigned length);
     const char *(*error_text)(int code);
-    processes_call *processes[2]; // compute and graphics
+    processes_call *processes[KINDS]; // compute, graphics and clients of MPS
     int (*limits_set)(device_t device, struct limits_set *limits);
     int (*limits_get)(device_t device, struct limits_get *limits);
 
@@ -75,6 +76,10 @@ static int symbols_load(struct nvml *nvml, struct fl_error *e)
         {{"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"},
          &nvml->processes[1],
          1},
+        {{"nvmlDeviceGetMPSComputeRunningProcesses_v3",
+          "nvmlDeviceGetMPSComputeRunningProcesses_v2"},
+         &nvml->processes[2],
+         0},
         {{"nvmlDeviceSetMemoryLimits_v1"}, &nvml->limits_set, 0},
         {{"nvmlDeviceGetMemoryLimits_v1"}, &nvml->limits_get, 0},
     };
@@ -173,7 +178,7 @@ void nvml_close(struct nvml *nvml)
     free(nvml);
 }
 
-// A process stands in the lists of both kinds when it computes and draws: once counts.
+// A process that computes and draws stands in the lists of both kinds: once counts.
 static int uses_add(struct nvml_use *uses, size_t room, size_t *count, size_t first,
                     const struct nvml_use *use)
 {
@@ -214,11 +219,11 @@ int nvml_sample(struct nvml *nvml, struct nvml_use *uses, size_t room, size_t *c
     *count = 0;
     for (unsigned d = 0; d < nvml->devices; d++) {
         size_t first = *count;
-        for (int kind = 0; kind < 2 && nvml->device[d]; kind++) {
+        for (int kind = 0; kind < KINDS && nvml->device[d] && nvml->processes[kind]; kind++) {
             unsigned found = PROCESSES_MAX;
             int code = nvml->processes[kind](nvml->device[d], &found, nvml->infos);
-            if (code == GPU_IS_LOST || (kind == 1 && code == NOT_SUPPORTED))
-                continue; // a device without graphics
+            if (code == GPU_IS_LOST || (kind && code == NOT_SUPPORTED))
+                continue; // a device without graphics or MPS
             if (code)
                 return nvml_fail(nvml, e, nvml->uuid[d], code);
             if (found > PROCESSES_MAX)

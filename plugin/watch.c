@@ -49,9 +49,8 @@ static int program_run(const struct watch_request *r, int socket, int record, in
                        struct fl_error *e)
 {
     const unsigned long long numbers[WIRE_NUMBERS] = {
-        r->job,       r->step,        r->uid,      (unsigned long long)r->stepd,
-        r->cap_bytes, r->interval_ms, r->grace_ms, r->action,
-        r->on_failure};
+        r->job,       r->step,        r->node,     r->uid,    (unsigned long long)r->stepd,
+        r->cap_bytes, r->interval_ms, r->grace_ms, r->action, r->on_failure};
     char text[WIRE_NUMBERS][24], *argv[WIRE_NUMBERS + 2] = {(char *)"fp8-lora-watch"};
     const int fds[] = {socket, record, library};
 

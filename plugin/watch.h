@@ -32,6 +32,7 @@ struct watch_request {
     const char *program; // fp8-lora-watch; settings_trusted() is asked by watch_start
     const char *nvml;    // libnvidia-ml.so.1's own file, or NULL for where the system has it
     uint32_t job, step;
+    uint32_t node;  // of the step, as SLURM_NODEID counts
     uint32_t ranks; // of the whole step
     uid_t uid;      // the job's user
     pid_t stepd;

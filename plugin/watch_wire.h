@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What passes between slurmstepd and fp8-lora-watch when it starts and afterwards.
 //
-// The watch's arguments are numbers: JOB STEP UID SLURMSTEPD CAP_BYTES INTERVAL_MS GRACE_MS ACTION
-// ON_FAILURE. Its descriptors: below. Messages go one way, from slurmstepd.
+// The watch's arguments are numbers: JOB STEP NODE UID SLURMSTEPD CAP_BYTES INTERVAL_MS GRACE_MS
+// ACTION ON_FAILURE. Its descriptors: below. Messages go one way, from slurmstepd.
 #ifndef FL_PLUGIN_WATCH_WIRE_H
 #define FL_PLUGIN_WATCH_WIRE_H
 
@@ -17,7 +17,7 @@ enum {
     WIRE_LIBRARY,            // libnvidia-ml.so.1's own file, where the administrator names one
 };
 
-#define WIRE_NUMBERS 9
+#define WIRE_NUMBERS 10
 
 // kind WIRE_TELLS_SOURCE: text. WIRE_TELLS_RANK: process pid is this rank.
 enum { WIRE_TELLS_SOURCE, WIRE_TELLS_RANK };

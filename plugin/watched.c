@@ -32,13 +32,14 @@ int watched_create(const uint64_t *numbers, struct watched **out, struct fl_erro
         return error_set(e, -ENOMEM, "no memory");
     w->job = (uint32_t)numbers[0];
     w->step = (uint32_t)numbers[1];
-    w->uid = (uid_t)numbers[2];
-    w->stepd = (pid_t)numbers[3];
-    w->cap_bytes = numbers[4];
-    w->interval_ms = (uint32_t)numbers[5];
-    w->grace_ms = (uint32_t)numbers[6];
-    w->action = (enum watch_action)numbers[7];
-    w->on_failure = (enum watch_failure)numbers[8];
+    w->node = (uint32_t)numbers[2];
+    w->uid = (uid_t)numbers[3];
+    w->stepd = (pid_t)numbers[4];
+    w->cap_bytes = numbers[5];
+    w->interval_ms = (uint32_t)numbers[6];
+    w->grace_ms = (uint32_t)numbers[7];
+    w->action = (enum watch_action)numbers[8];
+    w->on_failure = (enum watch_failure)numbers[9];
     w->stepd_fd = (int)syscall(SYS_pidfd_open, w->stepd, 0);
     if (w->stepd_fd < 0)
         return error_set(e, -errno, "pidfd_open of slurmstepd %d: %s", w->stepd, strerror(errno));
@@ -47,7 +48,7 @@ int watched_create(const uint64_t *numbers, struct watched **out, struct fl_erro
     proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (proc < 0)
         return error_set(e, -errno, "/proc: %s", strerror(errno));
-    code = family_init(&w->family, proc, w->job, w->step, w->uid, w->stepd, e);
+    code = family_init(&w->family, proc, w->job, w->step, w->node, w->uid, w->stepd, e);
     if (!code)
         code = record_open(WIRE_RECORD, &w->record, e);
     *out = w;

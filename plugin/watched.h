@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 struct watched {
-    uint32_t job, step;
+    uint32_t job, step, node;
     uid_t uid;
     pid_t stepd;
     uint64_t cap_bytes;

@@ -264,7 +264,7 @@ int main(int argc, char **argv)
     pid_t child;
 
     if (numbers_parse(argc, argv, numbers)) {
-        fputs("started by the plugin: JOB STEP UID SLURMSTEPD CAP_BYTES INTERVAL_MS GRACE_MS "
+        fputs("started by the plugin: JOB STEP NODE UID SLURMSTEPD CAP_BYTES INTERVAL_MS GRACE_MS "
               "ACTION ON_FAILURE\n",
               stderr);
         return EXIT_FAILURE;

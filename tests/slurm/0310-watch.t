@@ -42,7 +42,7 @@ watched() {
 # step_begin job: for its job alone.
 step_begin() {
     name=$(basename "$WORK")-$((job_count++))
-    as_user env PROBE="${PROBE:-}" SECONDS_TO_RUN="${SECONDS_TO_RUN:-60}" srun --job-name="$name" --nodes=1 --ntasks=2 \
+    as_user env PROBE="${PROBE:-}" SECONDS_TO_RUN="${SECONDS_TO_RUN:-60}" srun --job-name="$name" --nodes="${NODES:-1}" --ntasks=2 \
         --fp8-lora job.yaml >"$WORK/step.out" 2>"$WORK/step.err" </dev/null &
     srun=$!
     started() { [ "$(processes_named "$1" | wc -l)" -ge "$2" ]; }
@@ -98,6 +98,39 @@ like "$(job_field "$job" AdminComment)" 'failed at rank 1' "and the rank"
 like "$run_report" "first failure: rank 1, $over $victim held 2.00 GiB on $GPU" "the report says which rank and why"
 like "$run_report" "device memory of node 0: cap in force: sampled" "and that the cap was in force"
 like "$run_report" " 2.00 GiB +1.00 GiB " "and what was measured beside the cap"
+
+# ---- the same on one of two nodes, and in a batch job
+if ((DEVCLUSTER_NODES >= 2)); then
+    watched foreign action=kill grace=0
+    values
+    NODES=2 step_begin foreign 2
+    wait_until 10 rank_known
+    values "use 0 $(rank_pid 1) 2147483648"
+    step_end 30 "a step of two nodes ends on both"
+    ok "srun fails" [ "$status" -ne 0 ]
+    like "$err" "the step is ended: rank 1: $over [0-9]+ held 2.00 GiB" "its standard error says why"
+    like "$run_report" "first failure: rank 1, $over [0-9]+ held 2.00 GiB" "the report too"
+    is "$(grep -c 'device memory of node [01]: cap in force' <<<"$run_report")" 2 "which has the watch of both nodes"
+else
+    skip "a step of two nodes" "one node"
+fi
+
+watched foreign action=kill grace=0
+values
+cat >"$WORK/script" <<END
+#!/bin/bash
+#SBATCH --ntasks=2 --nodes=1
+srun --fp8-lora job.yaml
+END
+rm "$WORK/step.out"
+job=$(as_user sbatch --parsable --output="$WORK/step.out" script)
+ok "a batch job's step runs" wait_until 30 rank_known
+values "use 0 $(rank_pid 1) 2147483648"
+ok "and ends over its cap" job_recorded "$job"
+like "$(cat "$WORK/step.out")" "the step is ended: rank 1: $over [0-9]+ held 2.00 GiB" "the job's output says why"
+like "$(job_field "$job" State)" '^FAILED' "sacct has it as failed"
+ok "with the record" job_recorded_as "$job" AdminComment 'failed at rank 1'
+ok "the nodes are idle" wait_until 15 none_busy
 
 # ---- back under the cap within the grace
 watched foreign action=kill grace=30

@@ -5,6 +5,7 @@
 //   gpu UUID               the next GPU
 //   use GPU PID BYTES      a computing process, BYTES "?" for what the driver does not tell
 //   draw GPU PID BYTES     the same of graphics
+//   share GPU PID BYTES    the same of MPS, unless FL_NVML_OLD
 //   fail FUNCTION CODE     that function answers CODE
 // Limits that are set are lines of "nvml.limits" there: UUID, cgroup, soft and hard limit.
 // FL_NVML_OLD: as before version 3 of the processes' calls and before limits.
@@ -50,6 +51,8 @@ SHOWN int nvmlDeviceGetUUID(nvmlDevice_t device, char *text, unsigned length);
 SHOWN const char *nvmlErrorString(int code);
 SHOWN int COMPUTE(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos);
 SHOWN int GRAPHICS(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos);
+SHOWN int nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                                     nvmlProcessInfo_t *infos);
 SHOWN int nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *limits);
 SHOWN int nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *limits);
 
@@ -186,6 +189,14 @@ int GRAPHICS(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos)
 }
 
 #ifndef FL_NVML_OLD
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                               nvmlProcessInfo_t *infos)
+{
+    int code = fails("mps");
+
+    return code ? code : processes("share", device, count, infos);
+}
+
 int nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *limits)
 {
     char uuid[256] = "";

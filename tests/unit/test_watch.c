@@ -238,7 +238,7 @@ static void family_begin(const char *stepd_cgroup, const char *rank_cgroup)
         close(proc);
     proc = open(tree, O_RDONLY | O_DIRECTORY);
     assert_true(proc >= 0);
-    check_ok(family_init(&family, proc, 77, 2, USER, 100, &e), &e);
+    check_ok(family_init(&family, proc, 77, 2, 5, USER, 100, &e), &e);
     family_rank(&family, 110, 3);
     family_rank(&family, 111, 4);
 }
@@ -313,8 +313,9 @@ static void cgroups(void **state)
         process_put((struct made){130, 1, 130, 2000, USER, task, NULL});
         has(130, strstr(task, "/user/") ? 3 : FAMILY_NO_RANK); // a folder of both ranks here
         // the same with an environment, which tells the rank alone
-        process_put((struct made){131, 1, 131, 2000, USER, task,
-                                  "A=b\nSLURM_JOB_ID=77\nSLURM_STEP_ID=2\nSLURM_PROCID=4"});
+        process_put(
+            (struct made){131, 1, 131, 2000, USER, task,
+                          "A=b\nSLURM_JOB_ID=77\nSLURM_STEP_ID=2\nSLURM_NODEID=5\nSLURM_PROCID=4"});
         has(131, strstr(task, "/user/") ? 3 : 4);
         // other users' ids inside, as a container's
         process_put((struct made){132, 1, 132, 2000, 100999, task, NULL});
@@ -346,8 +347,9 @@ static void cgroups(void **state)
                                   "0::/user.slice/user-1000.slice/job_77/step_2\n", NULL});
         has_not(142);
         // an environment alone adds nothing where a cgroup decides
-        process_put((struct made){143, 1, 143, 2000, USER, "0::/user.slice\n",
-                                  "SLURM_JOB_ID=77\nSLURM_STEP_ID=2\nSLURM_PROCID=4"});
+        process_put(
+            (struct made){143, 1, 143, 2000, USER, "0::/user.slice\n",
+                          "SLURM_JOB_ID=77\nSLURM_STEP_ID=2\nSLURM_NODEID=5\nSLURM_PROCID=4"});
         has_not(143);
         // what cannot be understood
         process_put((struct made){144, 1, 144, 2000, USER, "\nfoo\n::\n:\n0::\n1:x\n", NULL});
@@ -419,7 +421,7 @@ static void foreign_sessions(void **state)
     family_begin(NULL, NULL);
     process_put((struct made){99, 1, 99, 900, USER, NULL, NULL});
     process_put((struct made){98, 99, 99, 2000, USER, NULL, NULL});
-    check_ok(family_init(&family, family.proc, 77, 2, USER, 100, &e), &e);
+    check_ok(family_init(&family, family.proc, 77, 2, 5, USER, 100, &e), &e);
     family_rank(&family, 110, 3);
     family_scan(&family);
     has(110, 3);
@@ -430,16 +432,18 @@ static void foreign_sessions(void **state)
 static void environments_add_only(void **state)
 {
     static const char *const others[] = {
-        "SLURM_JOB_ID=77\nSLURM_STEP_ID=3",
-        "SLURM_JOB_ID=78\nSLURM_STEP_ID=2",
+        "SLURM_JOB_ID=77\nSLURM_STEP_ID=3\nSLURM_NODEID=5",
+        "SLURM_JOB_ID=78\nSLURM_STEP_ID=2\nSLURM_NODEID=5",
         "SLURM_JOB_ID=77",
-        "SLURM_JOB_ID=77x\nSLURM_STEP_ID=2",
-        "XSLURM_JOB_ID=77\nSLURM_STEP_ID=2",
-        "SLURM_JOB_ID=\nSLURM_STEP_ID=2",
-        "SLURM_JOB_ID=-77\nSLURM_STEP_ID=2",
+        "SLURM_JOB_ID=77x\nSLURM_STEP_ID=2\nSLURM_NODEID=5",
+        "XSLURM_JOB_ID=77\nSLURM_STEP_ID=2\nSLURM_NODEID=5",
+        "SLURM_JOB_ID=77\nSLURM_STEP_ID=2\nSLURM_NODEID=4",
+        "SLURM_JOB_ID=77\nSLURM_STEP_ID=2",
+        "SLURM_JOB_ID=\nSLURM_STEP_ID=2\nSLURM_NODEID=5",
+        "SLURM_JOB_ID=-77\nSLURM_STEP_ID=2\nSLURM_NODEID=5",
         "",
     };
-    const char *named = "HOME=/\nSLURM_JOB_ID=77\nSLURM_STEP_ID=2\nSLURM_PROCID=3";
+    const char *named = "HOME=/\nSLURM_JOB_ID=77\nSLURM_STEP_ID=2\nSLURM_NODEID=5\nSLURM_PROCID=3";
     (void)state;
     family_begin(NULL, NULL);
     process_put((struct made){130, 1, 130, 2000, USER, NULL, named});
@@ -449,7 +453,7 @@ static void environments_add_only(void **state)
     process_put((struct made){132, 1, 132, 2000, 0, NULL, named});
     has_not(132);
     process_put((struct made){133, 1, 133, 2000, USER, NULL,
-                              "SLURM_JOB_ID=77\nSLURM_STEP_ID=2\nSLURM_PROCID=9"});
+                              "SLURM_JOB_ID=77\nSLURM_STEP_ID=2\nSLURM_NODEID=5\nSLURM_PROCID=9"});
     has(133, FAMILY_NO_RANK); // no rank of this node's
     process_put((struct made){110, 100, 99, 1010, USER, NULL, "SLURM_JOB_ID=5"});
     has(110, 3); // and it takes nobody out
@@ -513,11 +517,11 @@ static void signals(void **state)
         _exit(0);
     }
     // The rank stands in slurmstepd's place: what is not below it is spared.
-    check_ok(family_init(&family, proc, 1, 0, getuid(), child, &e), &e);
+    check_ok(family_init(&family, proc, 1, 0, 0, getuid(), child, &e), &e);
     if (getsid(0) != child) // nothing of the session that the tests run in
         assert_int_equal(family.foreign, getsid(0));
     assert_int_equal(family_signal(&family, 0), 1);
-    check_ok(family_init(&family, proc, 1, 0, getuid(), getpid(), &e), &e);
+    check_ok(family_init(&family, proc, 1, 0, 0, getuid(), getpid(), &e), &e);
     family.spared[0] = other;
     family_rank(&family, child, 0);
     assert_int_equal(family_signal(&family, SIGTERM), 2);
@@ -526,7 +530,7 @@ static void signals(void **state)
     assert_int_equal(waitpid(other, &status, WNOHANG), 0);
     kill(other, SIGKILL);
     waitpid(other, &status, 0);
-    check_error(family_init(&family, proc, 1, 0, getuid(), child, &e), &e, "slurmstepd ");
+    check_error(family_init(&family, proc, 1, 0, 0, getuid(), child, &e), &e, "slurmstepd ");
     close(ready[0]);
     close(ready[1]);
     close(proc);
@@ -599,6 +603,12 @@ static void library_samples(void **state)
         check_ok(nvml_sample(nvml, uses, 8, &count, &e), &e);
         assert_int_equal(count, 0);
         values_put(GPUS "fail graphics 3\nuse 1 5 5\n"); // a device without graphics
+        check_ok(nvml_sample(nvml, uses, 8, &count, &e), &e);
+        assert_int_equal(count, 1);
+        values_put(GPUS "share 0 14 40\n"); // of MPS, which the older library does not tell
+        check_ok(nvml_sample(nvml, uses, 8, &count, &e), &e);
+        assert_int_equal(count, i ? 0 : 1);
+        values_put(GPUS "fail mps 3\nuse 1 5 5\n");
         check_ok(nvml_sample(nvml, uses, 8, &count, &e), &e);
         assert_int_equal(count, 1);
         values_put(GPUS "fail graphics 4\n");
