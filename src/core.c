@@ -9,6 +9,7 @@
 #include "data/loader.h"
 #include "job/runnable.h"
 #include "net/net.h"
+#include "train/allowed.h"
 #include "train/backend.h"
 #include "train/cores.h"
 #include "train/launch.h"
@@ -84,6 +85,7 @@ static int job_read(struct core *core, struct fl_error *e)
     if (rc == 0)
         rc = planned_make(core->spec, &core->model, core->launch.world, core->threads,
                           core->launch.cap, &core->plan, e);
+    rc = allowed_check(&core->launch, core->spec, &core->plan, rc, e);
     if (rc == 0 && core->spec->recompute == RECOMPUTE_AUTO)
         recompute_settle(core);
     if (rc == 0)
@@ -278,6 +280,8 @@ static int core_run(struct core *core, int *failed, struct fl_error *e)
 // One line from one rank; nothing is left of a job that never ran.
 static void failure_tell(struct core *core, int failed, struct fl_error *e)
 {
+    if (e->code == -ENOMEM && core->launch.cap_source)
+        error_prefix(e, "%s", core->launch.cap_source);
     if (core->slot && e->code == -ECONNABORTED)
         slot_explain(core->slot, e);
     if (core->slot && core->arena)

@@ -48,7 +48,7 @@ expect 0 'layer 47 backward: fc1_backward' "$tool" plan job.yaml
 expect 0 'activations, at head_forward' "$tool" plan job.yaml
 expect 0 '"peak_where": "layer 47 backward: fc1_backward"' "$tool" plan --json job.yaml
 expect 0 '"dry_run": null' "$tool" plan --json -- NPROC_PER_NODE=8 sft --model m30 --dataset d \
-    --recompute_granularity selective
+    --shard_frozen true
 expect 1 'does not divide the 6 ranks' "$tool" plan --ranks 6 job.yaml
 expect 1 'none.yaml: cannot open' "$tool" plan none.yaml
 echo 'lora_rnak: 3' >> job.yaml
