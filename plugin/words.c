@@ -93,6 +93,17 @@ const char *words_option(const struct words *words, int end, const char *name)
     return NULL;
 }
 
+const char *words_value(const struct words *words, int end, const char *name, size_t shortest)
+{
+    const char *value = NULL;
+
+    for (int i = 1; i < bounded_end(words, end) && strcmp(words->argv[i], "--"); i++)
+        if (names_option(words->argv[i], name, shortest))
+            value =
+                strchr(words->argv[i], '=') ? strchr(words->argv[i], '=') + 1 : words->argv[i + 1];
+    return value;
+}
+
 static int number(const char *text)
 {
     char *rest;
