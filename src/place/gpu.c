@@ -87,12 +87,14 @@ static int device_of_number(const struct device *devices, int count, int number)
 {
     bool told = false;
 
+    if (number < 0)
+        return GPU_NONE;
     for (int i = 0; i < count; i++) {
         if (devices[i].minor == number)
             return i;
         told |= devices[i].minor >= 0;
     }
-    return !told && number >= 0 && number < count ? number : GPU_NONE;
+    return !told && number < count ? number : GPU_NONE;
 }
 
 // The number at place among the sorted numbers of a list; -1: not there.
