@@ -32,9 +32,19 @@ static const char *keep_reason(const struct launch *launch, const struct environ
 {
     if (launch->stamp.flags & STAMP_CPU_BIND)
         return "the user's --cpu-bind";
+    if (environment->cpu_masked && !environment->gpu.count)
+        return "Slurm bound it";
     if (allowed >= bind_cpus_online() && (int)environment->job_cpus < allowed)
         return "the job shares the node, and no cpuset tells its cores";
     return NULL;
+}
+
+static bool any_known(const int *gpus, int ranks)
+{
+    for (int i = 0; i < ranks; i++)
+        if (gpus[i] >= 0)
+            return true;
+    return false;
 }
 
 // Slurm's default binding cuts the step's processing units into a mask for each task; the whole
@@ -169,11 +179,16 @@ int bind_task(spank_t spank, const struct launch *launch, const struct environme
     allowed = hwloc_bitmap_dup(before);
     if (!allowed)
         goto out;
-    if (environment->cpu_masked && !request.keep && !masks_join(environment, allowed))
-        request.keep = "Slurm bound it, and does not tell to what";
+    if (request_fill(spank, environment, topology, &request, devices, gpus, global))
+        goto out;
+    if (environment->cpu_masked && !request.keep) {
+        if (!any_known(gpus, request.ranks))
+            request.keep = "Slurm bound it, and which GPUs it has is not known";
+        else if (!masks_join(environment, allowed))
+            request.keep = "Slurm bound it, and does not tell to what";
+    }
     request.allowed = allowed;
-    if (request_fill(spank, environment, topology, &request, devices, gpus, global) ||
-        place_decide(topology, &request, &placement, &e))
+    if (place_decide(topology, &request, &placement, &e))
         goto out;
     placement_tell(launch, environment, placement);
     cores = rank_bind(topology, environment, before, &placement->rank[environment->local_rank]);

@@ -451,7 +451,7 @@ static const struct {
     {"0", "1", "gpu:per_task:1", 4, 1, 4, "023", {3, 2, 1, 0}},
     {"0", "1", "gpu:per_task:1", 2, 1, 2, "023", {H, 2}}, // which others, is not told
     // two for each task, a map
-    {"0,1", "2,3", "gpu:per_task:2", 4, 1, 2, "01", {3, 1}},
+    {"0,1", "2,3", "gpu:per_task:2", 4, 1, 2, "01", {H, 1}}, // minors run against CUDA
     {"0", "2", "gpu:map_gpu:1,2", 2, 1, 2, "013", {2, 1}},
     {"0", "1", "gpu:map_gpu:1,2", 2, 0, 2, "023", {2, 1}},
     {"0", "0", "gpu:map_gpu:1,2", 2, 0, 2, "123", {3, H}}, // not what the map says

@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <sched.h>
 #include <slurm/slurm.h>
 #include <slurm/spank.h>
 #include <stdbool.h>
@@ -28,13 +29,14 @@ struct spank_handle {
     spank_context_t context;
     uint32_t job, step, local_task;
     int exit_status;
+    uint16_t cpus;   // of the job on the node
     char *env[VARS]; // of the job, NAME=VALUE
     char *argv[4];
     int argc;
 };
 
 static struct spank_handle *host;
-static struct spank_option option;
+static struct spank_option option, show; // in the order of registration
 static char launch_params[64];
 
 SHOWN spank_context_t spank_context(void)
@@ -45,7 +47,7 @@ SHOWN spank_context_t spank_context(void)
 SHOWN spank_err_t spank_option_register(spank_t spank, struct spank_option *given)
 {
     (void)spank;
-    option = *given;
+    *(strcmp(given->name, "fp8-lora") ? &show : &option) = *given;
     return ESPANK_SUCCESS;
 }
 
@@ -80,6 +82,9 @@ SHOWN spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
     case S_TASK_GLOBAL_ID:
         *(uint32_t *)out = spank->local_task;
         break;
+    case S_JOB_LOCAL_TO_GLOBAL_ID: // its argument in out's place
+        *va_arg(args, uint32_t *) = (uint32_t)(uintptr_t)out;
+        break;
     case S_TASK_EXIT_STATUS:
         *(int *)out = spank->exit_status;
         break;
@@ -87,7 +92,7 @@ SHOWN spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
         *(uint32_t *)out = 1;
         break;
     case S_JOB_NCPUS:
-        *(uint16_t *)out = 1;
+        *(uint16_t *)out = spank->cpus;
         break;
     case S_JOB_ARGV:
         *(int *)out = spank->argc;
@@ -238,11 +243,16 @@ static char program[4096]; // this test's own file
 static int client_main(int argc, char **argv)
 {
     struct spank_handle spank = {.job = 77, .step = 0};
-    struct option options[] = {
-        {"fp8-lora", optional_argument, NULL, 'f'},  {"ntasks", required_argument, NULL, 'n'},
-        {"multi-prog", no_argument, NULL, 'x'},      {"bcast", optional_argument, NULL, 'x'},
-        {"het-group", required_argument, NULL, 'x'}, {NULL, 0, NULL, 0}};
+    struct option options[] = {{"fp8-lora", optional_argument, NULL, 'f'},
+                               {"ntasks", required_argument, NULL, 'n'},
+                               {"multi-prog", no_argument, NULL, 'x'},
+                               {"bcast", optional_argument, NULL, 'x'},
+                               {"het-group", required_argument, NULL, 'x'},
+                               {"cpu-bind", required_argument, NULL, 'x'},
+                               {"fp8-lora-show-placement", no_argument, NULL, 's'},
+                               {NULL, 0, NULL, 0}};
     const char *inherited = getenv("SLURM_SPANK__SLURM_SPANK_OPTION_fp8_lora_fp8_lora");
+    const char *shown = getenv("SLURM_SPANK__SLURM_SPANK_OPTION_fp8_lora_fp8_lora_show_placement");
     int found;
 
     host = &spank;
@@ -250,11 +260,16 @@ static int client_main(int argc, char **argv)
     if (getenv("TEST_LAUNCH_PARAMS"))
         snprintf(launch_params, sizeof launch_params, "%s", getenv("TEST_LAUNCH_PARAMS"));
     plugin_load();
-    if (init(&spank, 0, NULL) || strcmp(option.name, "fp8-lora") || option.has_arg != 2)
+    if (init(&spank, 0, NULL) || strcmp(option.name, "fp8-lora") || option.has_arg != 2 ||
+        strcmp(show.name, "fp8-lora-show-placement") || show.has_arg)
         return 97;
     while ((found = getopt_long(argc, argv, "+n:", options, NULL)) != -1)
         if (found == 'f' && option.cb(option.val, optarg, 0))
             return 96;
+        else if (found == 's' && show.cb(show.val, NULL, 0))
+            return 96;
+    if (shown && show.cb(show.val, shown, 0))
+        return 96;
     if (inherited && option.cb(option.val, inherited, 0))
         return 96;
     if (init_post_opt(&spank, 0, NULL))
@@ -339,9 +354,9 @@ static const struct {
     int status;
     const char *says;
 } clients[] = {
-    {NULL, "srun -n2 --fp8-lora job.yaml", 0, "stamp 77.0.2.2"},
+    {NULL, "srun -n2 --fp8-lora job.yaml", 0, "stamp 77.0.2.2.0"},
     {NULL, "srun --fp8-lora -- --model " MODEL " --dataset d --expert_model_parallel_size 1", 0,
-     "stamp 77.0.1.2"},
+     "stamp 77.0.1.2.0"},
     {NULL, "srun -n2 hostname", 0, "stamp none"},
     {NULL, "srun -n3 --fp8-lora job.yaml", 1, "fp8-lora: "},
     {NULL, "srun --fp8-lora typo.yaml", 1, "'datasett'"},
@@ -363,8 +378,28 @@ static const struct {
     {"SLURM_SPANK__SLURM_SPANK_OPTION_fp8_lora_fp8_lora=job.yaml", "srun echo --fp8-lora", 0,
      "stamp none"},
     {"SLURM_SPANK__SLURM_SPANK_OPTION_fp8_lora_fp8_lora=job.yaml", "srun -n2 --fp8-lora job.yaml",
-     0, "stamp 77.0.2.2"},
+     0, "stamp 77.0.2.2.0"},
     {"_SLURM_SPANK_OPTION_fp8_lora_fp8_lora=", "srun hostname", 0, "stamp none"},
+    {NULL, "srun -n2 --fp8-lora --fp8-lora-show-placement job.yaml", 0, "stamp 77.0.2.2.1"},
+    {NULL, "srun --fp8-lora-show -n2 --fp8-lora job.yaml", 0, "stamp 77.0.2.2.1"},
+    {NULL, "srun -n2 --fp8-lora -- --model " MODEL " --dataset d --expert_model_parallel_size 2", 0,
+     "stamp 77.0.2.2.0"},
+    {NULL, "srun --cpu-bind=cores --fp8-lora-show-placement -n2 --fp8-lora job.yaml", 0,
+     "stamp 77.0.2.2.3"},
+    {NULL, "srun --cpu-bind none -n2 --fp8-lora job.yaml", 0, "stamp 77.0.2.2.2"},
+    {NULL, "srun --cpu-bind=verbose -n2 --fp8-lora job.yaml", 0, "stamp 77.0.2.2.0"},
+    {"SLURM_CPU_BIND=quiet,mask_cpu:0x1", "srun -n2 --fp8-lora job.yaml", 0, "stamp 77.0.2.2.2"},
+    {"SLURM_CPU_BIND=quiet", "srun -n2 --fp8-lora job.yaml", 0, "stamp 77.0.2.2.0"},
+    {NULL, "srun --fp8-lora-show-placement hostname", 1,
+     "--fp8-lora-show-placement shows a step's ranks: use srun --fp8-lora"},
+    {NULL, "sbatch --fp8-lora-show-placement --fp8-lora=job.yaml script", 1,
+     "--fp8-lora-show-placement shows a step's ranks"},
+    {"SLURM_SPANK__SLURM_SPANK_OPTION_fp8_lora_fp8_lora_show_placement=",
+     "srun -n2 --fp8-lora job.yaml", 0, "stamp 77.0.2.2.0"},
+    {"SLURM_SPANK__SLURM_SPANK_OPTION_fp8_lora_fp8_lora_show_placement=", "srun hostname", 0,
+     "stamp none"},
+    {"SLURM_SPANK__SLURM_SPANK_OPTION_fp8_lora_fp8_lora_show_placement=",
+     "srun echo --fp8-lora-show-placement", 0, "stamp none"},
     {NULL, "sbatch --fp8-lora=job.yaml script", 0, "stamp none"},
     {NULL, "sbatch --fp8-lora job.yaml", 1, "sbatch and salloc take --fp8-lora=job.yaml"},
     {NULL, "sbatch --fp8-lora=typo.yaml script", 1, "'datasett'"},
@@ -397,7 +432,7 @@ static char *arguments[] = {(char *)"core=/usr/bin/true", (char *)"account=/usr/
 static struct spank_handle step_begin(const char *stamp)
 {
     struct spank_handle spank = {
-        .context = S_CTX_REMOTE, .job = 77, .argv = {(char *)"job.yaml"}, .argc = 1};
+        .context = S_CTX_REMOTE, .job = 77, .cpus = 1, .argv = {(char *)"job.yaml"}, .argc = 1};
 
     host = &spank;
     spank_setenv(&spank, "SLURM_STEP_NODELIST", "n0,n1", 1);
@@ -479,7 +514,7 @@ static void task_run(struct spank_handle *spank, uint32_t local_task)
 
 static void step_runs(void **state)
 {
-    struct spank_handle spank = step_begin("77.0.4.8");
+    struct spank_handle spank = step_begin("77.0.4.8.0");
     (void)state;
     step_init(&spank, true);
     for (uint32_t task = 0; task < TASKS; task++) {
@@ -519,8 +554,8 @@ static void others_are_left_alone(void **state)
 {
     static const uint32_t special[] = {SLURM_BATCH_SCRIPT, SLURM_EXTERN_CONT,
                                        SLURM_INTERACTIVE_STEP};
-    static const char *const stamps[] = {"77.1.4.8", "76.0.4.8", "77.0.4", "", "%s%n"};
-    struct spank_handle spank = step_begin("77.0.4.8");
+    static const char *const stamps[] = {"77.1.4.8.0", "76.0.4.8.0", "77.0.4.8", "", "%s%n"};
+    struct spank_handle spank = step_begin("77.0.4.8.0");
     char *long_stamp = malloc(5000);
     (void)state;
     no_step_of_ours(&spank, false);
@@ -537,11 +572,165 @@ static void others_are_left_alone(void **state)
     free(long_stamp);
     for (size_t i = 0; i < 3; i++) {
         char stamp[64];
-        snprintf(stamp, sizeof stamp, "77.%u.4.8", special[i]);
+        snprintf(stamp, sizeof stamp, "77.%u.4.8.0", special[i]);
         spank = step_begin(stamp);
         spank.step = special[i];
         no_step_of_ours(&spank, true);
     }
+}
+
+// ---- placement
+
+// Runs task_init as local task of a step with this stamp and NAME=VALUE settings, after binding to
+// the CPUs of mask (0: as it is); stderr and then the process's CPUs in text. Returns the status.
+static int task_place(const char *stamp, uint32_t local_task, uint16_t cpus, unsigned long mask,
+                      const char *const *settings, char text[4096])
+{
+    struct spank_handle spank = step_begin(stamp);
+    int status, fds[2];
+    size_t used = 0;
+    ssize_t got;
+    pid_t child;
+
+    spank.cpus = cpus;
+    step_init(&spank, true);
+    assert_int_equal(pipe(fds), 0);
+    child = fork();
+    if (!child) {
+        cpu_set_t set;
+        dup2(fds[1], 2);
+        close(fds[0]);
+        close(fds[1]);
+        CPU_ZERO(&set);
+        for (size_t i = 0; i < 64; i++)
+            if (mask >> i & 1)
+                CPU_SET(i, &set);
+        if (mask && sched_setaffinity(0, sizeof set, &set))
+            _exit(70);
+        for (; *settings; settings++) {
+            char name[64];
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(*settings, "="), *settings);
+            spank_setenv(&spank, name, strchr(*settings, '=') + 1, 1);
+        }
+        spank.local_task = local_task;
+        task_init(&spank, 2, arguments);
+        if (sched_getaffinity(0, sizeof set, &set))
+            _exit(71);
+        fprintf(stderr, "CPUs");
+        for (size_t i = 0; i < CPU_SETSIZE; i++)
+            if (CPU_ISSET(i, &set))
+                fprintf(stderr, " %zu", i);
+        fprintf(stderr, ".\n");
+        step_end(&spank);
+        _exit(0);
+    }
+    close(fds[1]);
+    while ((got = read(fds[0], text + used, 4095 - used)) > 0)
+        used += (size_t)got;
+    text[used] = 0;
+    close(fds[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(finish(&spank, 2, arguments), 0);
+    step_end(&spank);
+    return status;
+}
+
+#define HGX FL_SOURCE_DIR "/tests/data/topologies/nvswitch-8gpu.xml"
+
+static void check_says(const char *text, const char *words)
+{
+    if (!strstr(text, words))
+        fail_msg("'%s' does not hold '%s'", text, words);
+}
+
+// On a stored topology nothing is bound; the table tells what would be.
+static void placement_is_shown(void **state)
+{
+    static const char *const both[] = {"CUDA_VISIBLE_DEVICES=2,5", "SLURM_STEP_GPUS=2,5",
+                                       "SLURM_GPUS_ON_NODE=2", NULL};
+    static const char *const own[] = {"CUDA_VISIBLE_DEVICES=2", "SLURM_GPUS_ON_NODE=2", NULL};
+    static const char *const masked[] = {
+        "SLURM_CPU_BIND_TYPE=mask_cpu:", "SLURM_CPU_BIND_LIST=0x1,0x2", "CUDA_VISIBLE_DEVICES=0,1",
+        NULL};
+    static const char *const unknown[] = {
+        "SLURM_CPU_BIND_TYPE=mask_cpu:", "CUDA_VISIBLE_DEVICES=GPU-x,GPU-y", NULL};
+    static const char *const no_gpu[] = {"SLURM_CPU_BIND_TYPE=mask_cpu:", NULL};
+    static const char *const mig[] = {"CUDA_VISIBLE_DEVICES=MIG-a,MIG-b", NULL};
+    char text[4096];
+    (void)state;
+    setenv("HWLOC_XMLFILE", HGX, 1);
+    assert_int_equal(task_place("77.0.2.1.1", 0, 999, 0, both, text), 0);
+    check_says(text, "fp8-lora: placement on ");
+    check_says(text, "fp8-lora: rank  PCI ");
+    check_says(text, "fp8-lora: 0     0000:32:00.0  GPU-00000002-1111-2222-3333-000000000032  "
+                     "0-7,16-23   0     mlx5_2  0: nvlink 0  8 cores near the GPU\n");
+    check_says(text, "fp8-lora: 1     0000:62:00.0  GPU-00000005-1111-2222-3333-000000000062  "
+                     "8-15,24-31  1     mlx5_5  0: nvlink 0  8 cores near the GPU\n");
+    assert_int_equal(task_place("77.0.2.1.1", 1, 999, 0, both, text), 0);
+    assert_null(strstr(text, "placement on")); // one table a node
+    check_says(text, "fp8-lora: placement: rank 1: GPU 0000:62:00.0, NIC mlx5_5, EP group 0: "
+                     "nvlink 0: 8 cores near the GPU"); // in the debug log
+    assert_int_equal(task_place("77.0.2.1.0", 0, 999, 0, both, text), 0);
+    assert_null(strstr(text, "placement on"));
+    assert_int_equal(task_place("77.0.2.1.3", 0, 999, 0, both, text), 0);
+    check_says(text, "left as it is: the user's --cpu-bind");
+    assert_int_equal(task_place("77.0.2.1.1", 0, 1, 0, both, text), 0);
+    check_says(text, "left as it is: the job shares the node");
+    assert_int_equal(task_place("77.0.2.1.1", 0, 999, 0, masked, text), 0);
+    check_says(text, "left as it is: Slurm bound it, and does not tell to what");
+    assert_int_equal(task_place("77.0.2.1.1", 0, 999, 0, unknown, text), 0);
+    check_says(text, "left as it is: Slurm bound it, and which GPUs it has is not known");
+    assert_int_equal(task_place("77.0.2.1.1", 0, 999, 0, no_gpu, text), 0);
+    check_says(text, "left as it is: Slurm bound it\n");
+    assert_int_equal(task_place("77.0.2.1.1", 0, 999, 0, own, text), 0);
+    check_says(text, "hidden");
+    check_says(text, "warning: tasks are bound to GPUs of their own, which hides their peers");
+    assert_int_equal(task_place("77.0.2.1.2", 0, 999, 0, own, text), 0); // topology unread
+    check_says(text, "warning: tasks are bound to GPUs of their own, which hides their peers");
+    assert_int_equal(task_place("77.0.2.1.0", 1, 999, 0, mig, text), 1 << 8);
+    check_says(text, "fp8-lora: MIG-b: MIG instances cannot reach each other");
+    assert_int_equal(task_place("77.0.1.2.0", 1, 999, 0, mig, text), 0);
+    setenv("HWLOC_XMLFILE", "/nonexistent.xml", 1);
+    assert_int_equal(task_place("77.0.2.1.1", 0, 999, 0, both, text), 0);
+    unsetenv("HWLOC_XMLFILE");
+}
+
+// On this machine, where it has two cores.
+static void tasks_are_bound(void **state)
+{
+    static const char *const none[] = {NULL};
+    static const char *const masks[] = {
+        "SLURM_CPU_BIND_TYPE=mask_cpu:", "SLURM_CPU_BIND_LIST=0x2,0x1", "CUDA_VISIBLE_DEVICES=0",
+        NULL};
+    char texts[2][4096], kept[4096];
+    cpu_set_t set;
+    (void)state;
+    if (sched_getaffinity(0, sizeof set, &set) || !CPU_ISSET(0, &set) || !CPU_ISSET(1, &set) ||
+        CPU_COUNT(&set) != sysconf(_SC_NPROCESSORS_ONLN)) {
+        print_message("needs a machine of two CPUs or more, all of them allowed\n");
+        skip();
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(task_place("77.0.2.1.0", i, 999, 0, none, texts[i]), 0);
+    if (strstr(texts[0], "left as it is: 1 core for 2 ranks"))
+        skip();                     // two CPUs of one core
+    check_says(texts[0], "CPUs 0"); // ends of lines differ with the machine
+    assert_null(strstr(texts[1], "CPUs 0"));
+    assert_int_equal(task_place("77.0.2.1.2", 1, 999, 0, none, kept), 0);
+    check_says(kept, "CPUs 0 1");
+    // Slurm's own masks give way to a GPU, within what they cover together. This machine's cores,
+    // as those of a stored topology that has a GPU near them.
+    setenv("HWLOC_XMLFILE", FL_SOURCE_DIR "/tests/data/topologies/vm-1gpu.xml", 1);
+    setenv("HWLOC_THISSYSTEM", "1", 1);
+    assert_int_equal(task_place("77.0.2.1.0", 0, 999, 2, masks, texts[0]), 0);
+    assert_int_equal(task_place("77.0.2.1.0", 1, 999, 1, masks, texts[1]), 0);
+    check_says(texts[0], "CPUs 0.");
+    check_says(texts[1], "CPUs 1.");
+    // Those of the user do not.
+    assert_int_equal(task_place("77.0.2.1.2", 0, 999, 2, masks, kept), 0);
+    check_says(kept, "CPUs 1.");
+    unsetenv("HWLOC_XMLFILE");
+    unsetenv("HWLOC_THISSYSTEM");
 }
 
 // What an early hook finds wrong ends the tasks, never slurmstepd.
@@ -554,7 +743,7 @@ static void node_errors_end_tasks(void **state)
                  {"color=red", "argument 'color=red' is not core=/PATH"}};
     (void)state;
     for (size_t i = 0; i < 3; i++) {
-        struct spank_handle spank = step_begin("77.0.4.8");
+        struct spank_handle spank = step_begin("77.0.4.8.0");
         char *saved = arguments[0], text[1024] = "";
         int status, fds[2];
         pid_t child;
@@ -588,6 +777,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(clients_accept_and_refuse),
         cmocka_unit_test(others_are_left_alone),
         cmocka_unit_test(step_runs),
+        cmocka_unit_test(placement_is_shown),
+        cmocka_unit_test(tasks_are_bound),
         cmocka_unit_test(node_errors_end_tasks),
     };
     if (getenv(CLIENT))
