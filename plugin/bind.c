@@ -93,20 +93,20 @@ static int request_fill(spank_t spank, const struct environment *environment,
     return 0;
 }
 
-static void placement_show(const struct placement *placement)
+static void placement_show(spank_t spank, const struct placement *placement)
 {
     char *table = placement_table(placement), *rest = table, *line;
     char node[256] = "";
 
-    (void)gethostname(node, sizeof node - 1);
+    (void)spank_getenv(spank, "SLURMD_NODENAME", node, sizeof node);
     slurm_spank_log("fp8-lora: placement on %s", node);
     while (rest && (line = strsep(&rest, "\n")) && *line)
         slurm_spank_log("fp8-lora: %s", line);
     free(table);
 }
 
-static void placement_tell(const struct launch *launch, const struct environment *environment,
-                           const struct placement *placement)
+static void placement_tell(spank_t spank, const struct launch *launch,
+                           const struct environment *environment, const struct placement *placement)
 {
     const struct place_rank *own = &placement->rank[environment->local_rank];
 
@@ -115,7 +115,7 @@ static void placement_tell(const struct launch *launch, const struct environment
     if (environment->local_rank)
         return;
     if (launch->stamp.flags & STAMP_SHOW_PLACEMENT)
-        placement_show(placement);
+        placement_show(spank, placement);
     else
         for (int i = 0; i < placement->warnings; i++)
             slurm_spank_log("fp8-lora: warning: %s", placement->warning[i]);
@@ -190,7 +190,7 @@ int bind_task(spank_t spank, const struct launch *launch, const struct environme
     request.allowed = allowed;
     if (place_decide(topology, &request, &placement, &e))
         goto out;
-    placement_tell(launch, environment, placement);
+    placement_tell(spank, launch, environment, placement);
     cores = rank_bind(topology, environment, before, &placement->rank[environment->local_rank]);
 out:
     if (e.code)

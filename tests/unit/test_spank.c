@@ -660,7 +660,7 @@ static void placement_is_shown(void **state)
     (void)state;
     setenv("HWLOC_XMLFILE", HGX, 1);
     assert_int_equal(task_place("77.0.2.1.1", 0, 999, 0, both, text), 0);
-    check_says(text, "fp8-lora: placement on ");
+    check_says(text, "fp8-lora: placement on n0\n");
     check_says(text, "fp8-lora: rank  PCI ");
     check_says(text, "fp8-lora: 0     0000:32:00.0  GPU-00000002-1111-2222-3333-000000000032  "
                      "0-7,16-23   0     mlx5_2  0: nvlink 0  8 cores near the GPU\n");
