@@ -15,7 +15,7 @@ plugstack "$PROBE_LINE"
 
 # The probe's CPUs, a rank a line; what the plugin said of placement.
 cpus() { sed -n 's/^cpus //p' <<<"$out" | sort -n; }
-shown() { sed -n 's/.*fp8-lora: \(placement on .*\|rank .*\|[0-9].*\|warning: .*\)$/\1/p' <<<"$err"; }
+shown() { sed -n 's/.*fp8-lora: \(placement on .*\|rank  .*\|[0-9]*   .*\|warning: .*\)$/\1/p' <<<"$err"; }
 
 # ---- shown
 # shellcheck disable=SC2153 # of the cluster's environment
@@ -36,18 +36,19 @@ else
 fi
 
 # ---- bound
-cores=$(hwloc-calc --number-of core machine:0 2>/dev/null || echo 0)
-if ((cores >= 2 && $(nproc) <= 16)); then
+# numbers LISTS: every CPU of lists such as 0-3,8, as often as it is there.
+numbers() { tr ',' '\n' <<<"$1" | while IFS=- read -r from to; do seq "$from" "${to:-$from}"; done | sort -n; }
+all=$(grep Cpus_allowed_list /proc/self/status | cut -f 2)
+cores=$(lscpu --parse=core,socket | grep -v '^#' | sort -u | wc -l)
+if ((cores >= 2 && cores % 2 == 0 && $(nproc) <= 16)); then
     job_run "${whole[@]}" --fp8-lora job.yaml
     sets=$(cpus)
     is "$(sort -u <<<"$sets" | wc -l)" 2 "two ranks of a whole node run on CPUs of their own"
-    first=$(hwloc-calc --physical "$(sed -n 1p <<<"$sets" | sed 's/^/PU:/; s/,/ PU:/g')" 2>/dev/null || true)
-    unlike "$(sed -n 1p <<<"$sets")" "^$(sed -n 2p <<<"$sets")\$" "which differ ($first)"
-    unlike "$err" 'left as it is' "as nothing speaks against it"
+    ok "which together are the machine's" [ "$(numbers "$sets")" = "$(numbers "$all")" ]
+    is "$(sed -n 's/^env OMP_NUM_THREADS=//p' <<<"$out" | sort -u)" $((cores / 2)) "with a thread for each core"
 else
-    skip "ranks run on CPUs of their own" "needs two to sixteen cores"
+    skip "ranks run on CPUs of their own" "needs an even number of cores, and no more than sixteen CPUs"
 fi
-all=$(grep Cpus_allowed_list /proc/self/status | cut -f 2)
 for bind in cores none map_cpu:0,1; do
     job_run "${whole[@]}" --cpu-bind="$bind" --fp8-lora-show-placement --fp8-lora job.yaml
     is "$(shown | grep -c "left as it is: the user's --cpu-bind\$")" 2 "--cpu-bind=$bind wins, and that is said"
