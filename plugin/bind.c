@@ -93,6 +93,26 @@ static int request_fill(spank_t spank, const struct environment *environment,
     return 0;
 }
 
+// The same GPUs in the order that keeps expert-parallel groups together, in every task alike.
+static void gpus_regroup(hwloc_topology_t topology, struct environment *environment,
+                         struct place_request *request, int *gpus)
+{
+    struct gpu_view view = environment_view(environment);
+    int own;
+
+    if (environment->gpu_hidden || environment->gpu.count < request->ranks)
+        return;
+    request->regrouped = place_regroup(topology, request, gpus);
+    if (!request->regrouped)
+        return;
+    own = gpus[environment->local_rank];
+    for (view.local_rank = 0; view.local_rank < view.local_ranks; view.local_rank++) {
+        struct gpu_choice choice = gpu_choose(&view);
+        if (gpu_of_choice(&view, request->devices, request->device_count, &choice) == own)
+            environment->gpu = choice;
+    }
+}
+
 static void placement_show(spank_t spank, const struct placement *placement)
 {
     char *table = placement_table(placement), *rest = table, *line;
@@ -152,11 +172,13 @@ static bool worth_reading(const struct launch *launch, const struct environment 
 {
     if (launch->stamp.flags & STAMP_SHOW_PLACEMENT)
         return true;
+    if (launch->stamp.ep > 1 && environment->gpu.count > 1 && !environment->gpu_hidden)
+        return true;
     return !keep && bind_cpus_online() > 1 &&
            (environment->gpu.count || bind_cpus_allowed() >= (int)environment->local_ranks);
 }
 
-int bind_task(spank_t spank, const struct launch *launch, const struct environment *environment)
+void bind_task(spank_t spank, const struct launch *launch, struct environment *environment)
 {
     struct place_request request = {.ranks = (int)environment->local_ranks,
                                     .ep = (int)launch->stamp.ep,
@@ -166,7 +188,7 @@ int bind_task(spank_t spank, const struct launch *launch, const struct environme
     hwloc_topology_t topology = NULL;
     hwloc_bitmap_t before = NULL, allowed = NULL;
     uint32_t *global = calloc(environment->local_ranks, sizeof *global);
-    int *gpus = calloc(environment->local_ranks, sizeof *gpus), cores = 0;
+    int *gpus = calloc(environment->local_ranks, sizeof *gpus);
     struct fl_error e = {0};
 
     request.keep = keep_reason(launch, environment, bind_cpus_allowed());
@@ -181,6 +203,7 @@ int bind_task(spank_t spank, const struct launch *launch, const struct environme
         goto out;
     if (request_fill(spank, environment, topology, &request, devices, gpus, global))
         goto out;
+    gpus_regroup(topology, environment, &request, gpus);
     if (environment->cpu_masked && !request.keep) {
         if (!any_known(gpus, request.ranks))
             request.keep = "Slurm bound it, and which GPUs it has is not known";
@@ -191,7 +214,8 @@ int bind_task(spank_t spank, const struct launch *launch, const struct environme
     if (place_decide(topology, &request, &placement, &e))
         goto out;
     placement_tell(spank, launch, environment, placement);
-    cores = rank_bind(topology, environment, before, &placement->rank[environment->local_rank]);
+    environment->cores =
+        rank_bind(topology, environment, before, &placement->rank[environment->local_rank]);
 out:
     if (e.code)
         slurm_debug("fp8-lora: placement: %s", e.text);
@@ -204,5 +228,4 @@ out:
         hwloc_topology_destroy(topology);
     free(global);
     free(gpus);
-    return cores;
 }

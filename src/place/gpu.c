@@ -177,6 +177,12 @@ static int device_of_entry(const struct gpu_view *view, const struct device *dev
     return GPU_NONE;
 }
 
+int gpu_of_choice(const struct gpu_view *view, const struct device *devices, int count,
+                  const struct gpu_choice *choice)
+{
+    return device_of_entry(view, devices, count, choice->name, (int)strlen(choice->name));
+}
+
 // What Slurm's binding says of a rank's GPU, as one of Slurm's numbers; -1: nothing.
 static int number_bound(const struct gpu_view *view, int count, uint32_t local_rank)
 {

@@ -37,6 +37,10 @@ int gpu_count(const char *list);
 // The GPU of the view's own rank.
 struct gpu_choice gpu_choose(const struct gpu_view *view);
 
+// The device of a choice, GPU_NONE when none of devices[count] is it.
+int gpu_of_choice(const struct gpu_view *view, const struct device *devices, int count,
+                  const struct gpu_choice *choice);
+
 // MIG instances reach no other GPU. Returns the error.
 int gpu_mig_refuse(const char *name, uint32_t ep, struct fl_error *e);
 

@@ -5,6 +5,7 @@
 #include "place/cores.h"
 #include "place/gpu.h"
 #include "place/near.h"
+#include "place/regroup.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -136,15 +137,17 @@ __attribute__((format(printf, 2, 3))) static void stay(struct place_rank *rank, 
     va_end(args);
 }
 
-static int rank_bind(hwloc_topology_t topology, hwloc_const_bitmap_t cpus, struct place_rank *rank)
+static int rank_bind(hwloc_topology_t topology, const struct place_request *request,
+                     hwloc_const_bitmap_t cpus, struct place_rank *rank)
 {
     rank->cpus = hwloc_bitmap_dup(cpus);
     rank->memory = memory_of(topology, cpus);
     if (!rank->cpus || !rank->memory)
         return -ENOMEM;
     rank->cores = cores_within(topology, cpus);
-    snprintf(rank->reason, sizeof rank->reason, "%d core%s%s", rank->cores,
-             rank->cores == 1 ? "" : "s", rank->gpu >= 0 ? " near the GPU" : "");
+    snprintf(rank->reason, sizeof rank->reason, "%d core%s%s%s", rank->cores,
+             rank->cores == 1 ? "" : "s", rank->gpu >= 0 ? " near the GPU" : "",
+             request->regrouped ? ", GPUs reordered for EP groups" : "");
     return 0;
 }
 
@@ -175,7 +178,7 @@ static int cores_decide(hwloc_topology_t topology, const struct place_request *r
         else if (rank->gpu == GPU_HIDDEN)
             stay(rank, "its own task sees the GPU and decides");
         else if (share >= 0 && shares.cpus[share])
-            rc = rank_bind(topology, shares.cpus[share], rank);
+            rc = rank_bind(topology, request, shares.cpus[share], rank);
         else if (rank->gpu >= 0 && !hwloc_bitmap_intersects(shares.near[share], request->allowed))
             stay(rank, "no core near the GPU is the job's");
         else
@@ -270,6 +273,16 @@ static void groups_decide(hwloc_topology_t topology, const struct place_request 
     for (int i = 0; i < request->ranks; i++)
         if (!placement->rank[i].group[0])
             group_decide(request, islands, placement, i);
+}
+
+bool place_regroup(hwloc_topology_t topology, const struct place_request *request, int *gpus)
+{
+    struct island islands[DEVICES_MAX];
+
+    if (request->ep < 2 || !request->device_count)
+        return false;
+    islands_find(topology, request->devices, request->device_count, islands);
+    return regroup(islands, request->global, request->ranks, request->ep, gpus);
 }
 
 int place_decide(hwloc_topology_t topology, const struct place_request *request,

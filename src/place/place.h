@@ -8,6 +8,7 @@
 #include "place/device.h"
 
 #include <hwloc.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define PLACE_WARNINGS_MAX 8
@@ -21,7 +22,8 @@ struct place_request {
     int ep;                 // ranks of an expert-parallel group, which follow each other
     const struct device *devices;
     int device_count;
-    const int *gpus;              // [ranks] each rank's, from gpu_assign
+    const int *gpus;              // [ranks] each rank's, from gpu_assign and place_regroup
+    bool regrouped;               // place_regroup changed their order
     hwloc_const_bitmap_t allowed; // processing units of the step on this node
     const char *keep;             // why no rank is to be bound; NULL: bind
     bool hides_peers;             // each task sees its own GPUs alone
@@ -48,6 +50,10 @@ struct placement {
 
 // The machine's own topology, or the one in an XML file. hwloc_topology_destroy() it.
 int place_topology_load(const char *xml, hwloc_topology_t *out, struct fl_error *e);
+
+// Reorders gpus[request->ranks] within the request's GPUs, so that no expert-parallel group crosses
+// islands, where their order as given does and another does not. Returns whether it did.
+bool place_regroup(hwloc_topology_t topology, const struct place_request *request, int *gpus);
 
 // Pure: the same request gives the same answer in every task. No two ranks of one answer have a
 // processing unit in common. Where other tasks' GPUs are hidden, cores are dealt to GPUs instead of

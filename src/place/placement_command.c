@@ -187,6 +187,8 @@ static int placement_print(const struct request *request, struct fl_error *e)
         code = gpus_read(request->gpus ? request->gpus : all, place.ranks, place.ep, devices, count,
                          gpus, e);
     if (!code)
+        place.regrouped = place_regroup(topology, &place, gpus);
+    if (!code)
         code = place_decide(topology, &place, &placement, e);
     if (code)
         goto out;

@@ -6,6 +6,7 @@
 #include "place/gpu.h"
 #include "place/near.h"
 #include "place/place.h"
+#include "place/regroup.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,8 @@
 
 #define TOPOLOGIES FL_SOURCE_DIR "/tests/data/topologies"
 #define RANKS_MOST 16
+#define N          GPU_NONE
+#define H          GPU_HIDDEN
 
 // ---- tables
 
@@ -31,7 +34,8 @@ static const struct golden goldens[] = {
     {"pcie-4gpu", 4, 4, 4, "0,1,2,3", "", "pcie-4gpu"},
     {"pcie-4gpu", 4, 8, 2, "0,1,2,3", "", "pcie-4gpu-shared"},
     {"nvlink-pairs-4gpu", 4, 4, 2, "0,2,1,3", "", "nvlink-pairs-4gpu"},
-    {"nvlink-pairs-4gpu", 4, 4, 2, "0,1,2,3", "", "nvlink-pairs-4gpu-crossing"},
+    {"nvlink-pairs-4gpu", 4, 4, 2, "0,1,2,3", "", "nvlink-pairs-4gpu-regrouped"},
+    {"nvlink-pairs-4gpu", 4, 4, 4, "0,1,2,3", "", "nvlink-pairs-4gpu-crossing"},
     {"one-socket-8gpu", 8, 8, 8, "0,1,2,3,4,5,6,7", "", "one-socket-8gpu"},
     {"vm-1gpu", 1, 1, 1, "0", "", "vm-1gpu"},
     {"vm-1gpu", 1, 6, 6, "0", "", "vm-1gpu-crowded"},
@@ -135,6 +139,7 @@ static void golden_run(const char *folder, const struct golden *golden)
     if (golden->allowed[0])
         hwloc_bitmap_list_sscanf(machine.allowed, golden->allowed);
     gpu_assign(&view, machine.devices, machine.count, machine.gpus);
+    request.regrouped = place_regroup(machine.topology, &request, machine.gpus);
     placement = decide(&machine, &request);
     table_compare(placement, golden->table);
     placement_destroy(placement);
@@ -284,6 +289,35 @@ static void groups_over_nodes(void **state)
     machine_free(&machine);
 }
 
+static void orders_of_groups(void **state)
+{
+    static const struct {
+        int ranks, ep, gpus[6], order[6];
+    } cases[] = {
+        {4, 2, {0, 3, 1, 4}, {0, 1, 3, 4}}, // islands by their first GPU
+        {4, 2, {3, 0, 4, 1}, {3, 4, 0, 1}},
+        {4, 2, {0, 1, 3, 4}, {0, 1, 3, 4}},             // right as it is
+        {4, 4, {0, 3, 1, 4}, {0, 3, 1, 4}},             // no order is
+        {6, 2, {0, 3, 1, 4, 2, 5}, {0, 3, 1, 4, 2, 5}}, // three of each: neither
+        {6, 3, {0, 3, 1, 4, 2, 5}, {0, 1, 2, 3, 4, 5}},
+        {4, 1, {0, 3, 1, 4}, {0, 3, 1, 4}},
+        {4, 2, {0, 3, 0, 3}, {0, 3, 0, 3}}, // shared
+        {4, 2, {0, 3, 1, N}, {0, 3, 1, N}},
+        {4, 2, {0, 3, 1, 6}, {0, 3, 1, 6}}, // of no known island
+    };
+    struct island islands[7] = {{ISLAND_NVLINK, 0}, {ISLAND_NVLINK, 0}, {ISLAND_NVLINK, 0},
+                                {ISLAND_NVLINK, 1}, {ISLAND_NVLINK, 1}, {ISLAND_NVLINK, 1}};
+    uint32_t global[6] = {12, 13, 14, 15, 16, 17};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int gpus[6], size = cases[i].ranks * (int)sizeof *gpus;
+        bool changes = memcmp(cases[i].gpus, cases[i].order, (size_t)size) != 0;
+        memcpy(gpus, cases[i].gpus, sizeof gpus);
+        assert_int_equal(regroup(islands, global, cases[i].ranks, cases[i].ep, gpus), changes);
+        assert_memory_equal(gpus, cases[i].order, (size_t)size);
+    }
+}
+
 static void refusals(void **state)
 {
     struct machine machine = machine_load(TOPOLOGIES, "vm-1gpu");
@@ -411,9 +445,6 @@ static void near_without_pci(void **state)
 
 // ---- whose GPU is whose
 
-#define N GPU_NONE
-#define H GPU_HIDDEN
-
 static const struct {
     const char *visible, *allocated, *bind;
     int on_node;
@@ -525,6 +556,7 @@ int main(void)
         cmocka_unit_test(a_binding_of_the_users_is_kept),
         cmocka_unit_test(hidden_tasks_agree),
         cmocka_unit_test(groups_over_nodes),
+        cmocka_unit_test(orders_of_groups),
         cmocka_unit_test(refusals),
         cmocka_unit_test(devices_of_the_driver),
         cmocka_unit_test(near_without_pci),
