@@ -30,6 +30,7 @@ struct spank_handle {
     uint32_t job, step, local_task;
     int exit_status;
     uint16_t cpus;   // of the job on the node
+    uint32_t tasks;  // of the step, here
     char *env[VARS]; // of the job, NAME=VALUE
     char *argv[4];
     int argc;
@@ -74,7 +75,7 @@ SHOWN spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
         break;
     case S_JOB_TOTAL_TASK_COUNT:
     case S_JOB_LOCAL_TASK_COUNT:
-        *(uint32_t *)out = TASKS;
+        *(uint32_t *)out = spank->tasks;
         break;
     case S_TASK_ID:
         *(int *)out = (int)spank->local_task;
@@ -242,7 +243,7 @@ static char program[4096]; // this test's own file
 // WORDS...: parses as they do, and prints the stamp that the nodes would see.
 static int client_main(int argc, char **argv)
 {
-    struct spank_handle spank = {.job = 77, .step = 0};
+    struct spank_handle spank = {.job = 77, .step = 0, .tasks = TASKS};
     struct option options[] = {{"fp8-lora", optional_argument, NULL, 'f'},
                                {"ntasks", required_argument, NULL, 'n'},
                                {"multi-prog", no_argument, NULL, 'x'},
@@ -431,8 +432,12 @@ static char *arguments[] = {(char *)"core=/usr/bin/true", (char *)"account=/usr/
 
 static struct spank_handle step_begin(const char *stamp)
 {
-    struct spank_handle spank = {
-        .context = S_CTX_REMOTE, .job = 77, .cpus = 1, .argv = {(char *)"job.yaml"}, .argc = 1};
+    struct spank_handle spank = {.context = S_CTX_REMOTE,
+                                 .job = 77,
+                                 .cpus = 1,
+                                 .tasks = TASKS,
+                                 .argv = {(char *)"job.yaml"},
+                                 .argc = 1};
 
     host = &spank;
     spank_setenv(&spank, "SLURM_STEP_NODELIST", "n0,n1", 1);
@@ -593,6 +598,8 @@ static int task_place(const char *stamp, uint32_t local_task, uint16_t cpus, uns
     pid_t child;
 
     spank.cpus = cpus;
+    if (getenv("TEST_TASKS"))
+        spank.tasks = (uint32_t)atoi(getenv("TEST_TASKS"));
     step_init(&spank, true);
     assert_int_equal(pipe(fds), 0);
     child = fork();
@@ -616,6 +623,8 @@ static int task_place(const char *stamp, uint32_t local_task, uint16_t cpus, uns
         task_init(&spank, 2, arguments);
         if (sched_getaffinity(0, sizeof set, &set))
             _exit(71);
+        fprintf(stderr, "device %s\n",
+                value_of(&spank, "FP8_LORA_DEVICE") ? value_of(&spank, "FP8_LORA_DEVICE") : "-");
         fprintf(stderr, "CPUs");
         for (size_t i = 0; i < CPU_SETSIZE; i++)
             if (CPU_ISSET(i, &set))
@@ -655,6 +664,8 @@ static void placement_is_shown(void **state)
     static const char *const unknown[] = {
         "SLURM_CPU_BIND_TYPE=mask_cpu:", "CUDA_VISIBLE_DEVICES=GPU-x,GPU-y", NULL};
     static const char *const no_gpu[] = {"SLURM_CPU_BIND_TYPE=mask_cpu:", NULL};
+    static const char *const four[] = {"CUDA_VISIBLE_DEVICES=0,1,2,3", "SLURM_GPUS_ON_NODE=4",
+                                       NULL};
     static const char *const mig[] = {"CUDA_VISIBLE_DEVICES=MIG-a,MIG-b", NULL};
     char text[4096];
     (void)state;
@@ -690,6 +701,17 @@ static void placement_is_shown(void **state)
     assert_int_equal(task_place("77.0.2.1.0", 1, 999, 0, mig, text), 1 << 8);
     check_says(text, "fp8-lora: MIG-b: MIG instances cannot reach each other");
     assert_int_equal(task_place("77.0.1.2.0", 1, 999, 0, mig, text), 0);
+    // GPUs 0 and 2 are linked, and 1 and 3: whatever else is asked, groups of two stay together.
+    setenv("HWLOC_XMLFILE", FL_SOURCE_DIR "/tests/data/topologies/nvlink-pairs-4gpu.xml", 1);
+    setenv("TEST_TASKS", "4", 1);
+    assert_int_equal(task_place("77.0.2.2.0", 1, 1, 0, four, text), 0);
+    check_says(text, "device 2\n");
+    assert_int_equal(task_place("77.0.2.2.2", 2, 999, 0, four, text), 0);
+    check_says(text, "device 1\n");
+    assert_int_equal(task_place("77.0.4.1.0", 0, 999, 0, four, text), 0);
+    check_says(text, "device 0\n");
+    check_says(text, "fp8-lora: warning: expert-parallel group 0 crosses NVLink islands");
+    unsetenv("TEST_TASKS");
     setenv("HWLOC_XMLFILE", "/nonexistent.xml", 1);
     assert_int_equal(task_place("77.0.2.1.1", 0, 999, 0, both, text), 0);
     unsetenv("HWLOC_XMLFILE");
