@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -586,6 +587,14 @@ static void others_are_left_alone(void **state)
 
 // ---- placement
 
+// The process's own, as in linux/mempolicy.h; -1 on a kernel without.
+static int memory_policy(void)
+{
+    int policy;
+
+    return syscall(SYS_get_mempolicy, &policy, NULL, 0UL, NULL, 0UL) ? -1 : policy;
+}
+
 // Runs task_init as local task of a step with this stamp and NAME=VALUE settings, after binding to
 // the CPUs of mask (0: as it is); stderr and then the process's CPUs in text. Returns the status.
 static int task_place(const char *stamp, uint32_t local_task, uint16_t cpus, unsigned long mask,
@@ -625,6 +634,7 @@ static int task_place(const char *stamp, uint32_t local_task, uint16_t cpus, uns
             _exit(71);
         fprintf(stderr, "device %s\n",
                 value_of(&spank, "FP8_LORA_DEVICE") ? value_of(&spank, "FP8_LORA_DEVICE") : "-");
+        fprintf(stderr, "policy %d\n", memory_policy());
         fprintf(stderr, "CPUs");
         for (size_t i = 0; i < CPU_SETSIZE; i++)
             if (CPU_ISSET(i, &set))
@@ -755,6 +765,33 @@ static void tasks_are_bound(void **state)
     unsetenv("HWLOC_THISSYSTEM");
 }
 
+// This machine's node 0 as the one near the last two GPUs of a stored topology.
+static void memory_is_preferred(void **state)
+{
+    static const char *const near[] = {"CUDA_VISIBLE_DEVICES=2", NULL};
+    static const char *const users[] = {"CUDA_VISIBLE_DEVICES=2", "SLURM_MEM_BIND_TYPE=local",
+                                        NULL};
+    char text[4096];
+    cpu_set_t set;
+    (void)state;
+    if (sched_getaffinity(0, sizeof set, &set) || !CPU_ISSET(0, &set) || !CPU_ISSET(1, &set) ||
+        sysconf(_SC_NPROCESSORS_ONLN) < 2 || memory_policy() < 0) {
+        print_message("needs a machine of two CPUs or more, and a kernel that binds memory\n");
+        skip();
+    }
+    setenv("HWLOC_XMLFILE", FL_SOURCE_DIR "/tests/data/topologies/pcie-4gpu.xml", 1);
+    setenv("HWLOC_THISSYSTEM", "1", 1);
+    assert_int_equal(task_place("77.0.1.2.0", 0, 9999, 0, near, text), 0);
+    if (!strstr(text, "policy 1\n"))    // preferred
+        check_says(text, "policy 5\n"); // or preferred among many
+    assert_int_equal(task_place("77.0.1.2.0", 0, 9999, 0, users, text), 0);
+    check_says(text, "policy 0\n");
+    assert_int_equal(task_place("77.0.1.2.2", 0, 9999, 0, near, text), 0);
+    check_says(text, "policy 0\n");
+    unsetenv("HWLOC_XMLFILE");
+    unsetenv("HWLOC_THISSYSTEM");
+}
+
 // What an early hook finds wrong ends the tasks, never slurmstepd.
 static void node_errors_end_tasks(void **state)
 {
@@ -801,6 +838,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(step_runs),
         cmocka_unit_test(placement_is_shown),
         cmocka_unit_test(tasks_are_bound),
+        cmocka_unit_test(memory_is_preferred),
         cmocka_unit_test(node_errors_end_tasks),
     };
     if (getenv(CLIENT))
