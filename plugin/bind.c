@@ -125,13 +125,18 @@ static void placement_show(spank_t spank, const struct placement *placement)
     free(table);
 }
 
+static const char *or_none(const char *text)
+{
+    return *text ? text : "none";
+}
+
 static void placement_tell(spank_t spank, const struct launch *launch,
                            const struct environment *environment, const struct placement *placement)
 {
     const struct place_rank *own = &placement->rank[environment->local_rank];
 
     slurm_debug("fp8-lora: placement: rank %u: GPU %s, NIC %s, EP group %s: %s", own->global,
-                own->pci, own->nic, own->group, own->reason);
+                or_none(own->pci), or_none(own->nic), or_none(own->group), own->reason);
     if (environment->local_rank)
         return;
     if (launch->stamp.flags & STAMP_SHOW_PLACEMENT)
