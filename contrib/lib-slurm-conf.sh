@@ -38,12 +38,13 @@ plugin_file() {
 }
 
 write_plugstack() {
-    local so core account
+    local so core account watch
     if [ -n "$plugin" ]; then
         so=$(plugin_file fp8_lora.so)
         core=$(plugin_file fp8-lora-core)
         account=$(plugin_file fp8-lora-account)
-        say "optional $so core=$core account=$account"
+        watch=$(plugin_file fp8-lora-watch)
+        say "optional $so core=$core account=$account watch=$watch"
     elif [ -n "$plugstack" ]; then
         cat -- "$plugstack"
     fi >"$dir/etc/plugstack.conf"

@@ -48,7 +48,7 @@ static int command_write(const int64_t *numbers, struct fl_error *e)
     int code;
 
     alarm(HELPER_DEADLINE_S);
-    code = record_open(HELPER_RECORD_FD, &record, e);
+    code = record_open(HELPER_FD, &record, e);
     if (code)
         return code;
     entry = comment_entry(&node, record);
@@ -77,31 +77,44 @@ static int command_end(const int64_t *numbers, struct fl_error *e)
     return controller_end_step((uint32_t)numbers[0], (uint32_t)numbers[1], e);
 }
 
+// job JOB: the answer is its partition, account and QOS, a tab between.
+static int command_job(const int64_t *numbers, struct fl_error *e)
+{
+    struct controller_job job;
+    int code = controller_job_get((uint32_t)numbers[0], &job, e);
+
+    if (code)
+        return code;
+    fprintf(stderr, HELPER_ANSWER "%s\t%s\t%s\n", job.partition, job.account, job.qos);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
         const char *name;
         int numbers;
         int (*run)(const int64_t *numbers, struct fl_error *e);
-    } commands[] = {{"write", 6, command_write}, {"end", 4, command_end}};
+    } commands[] = {{"write", 6, command_write}, {"end", 4, command_end}, {"job", 1, command_job}};
     struct fl_error e = {0};
     int64_t numbers[6];
 
-    for (size_t c = 0; c < 2 && argc > 1; c++) {
+    for (size_t c = 0; c < 3 && argc > 1; c++) {
         int good = !strcmp(argv[1], commands[c].name) && argc == 2 + commands[c].numbers;
         for (int i = 0; good && i < commands[c].numbers; i++)
             good = (numbers[i] = number(argv[2 + i])) >= 0;
         if (!good)
             continue;
         if (family_leave(&e) == 0 && commands[c].run(numbers, &e) == 0) {
-            fputs(HELPER_DONE "\n", stderr);
+            if (commands[c].run != command_job)
+                fputs(HELPER_DONE "\n", stderr);
             return EXIT_SUCCESS;
         }
         fprintf(stderr, "%s\n", e.text);
         return EXIT_FAILURE;
     }
     fprintf(stderr,
-            "started by the plugin: write JOB STEP RESTART NODE TASKS FAILED_MS, or end JOB "
-            "STEP SLURMSTEPD NODES\n");
+            "started by the plugin: write JOB STEP RESTART NODE TASKS FAILED_MS, end JOB STEP "
+            "SLURMSTEPD NODES, or job JOB\n");
     return EXIT_FAILURE;
 }

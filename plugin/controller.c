@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -143,4 +144,30 @@ int controller_end_step(uint32_t job, uint32_t step, struct fl_error *e)
         slurm_get_errno() != ESLURM_INVALID_JOB_ID)
         return slurm_fail(e, "have its step ended", job);
     return 0;
+}
+
+// A name that holds what would end it in the answer is none.
+static void name_take(char to[CONTROLLER_NAME], const char *from)
+{
+    snprintf(to, CONTROLLER_NAME, "%s", from && !strpbrk(from, "\t\n") ? from : "");
+}
+
+int controller_job_get(uint32_t id, struct controller_job *out, struct fl_error *e)
+{
+    job_info_msg_t *jobs = NULL;
+    bool found = false;
+
+    if (slurm_load_job(&jobs, id, 0))
+        return slurm_fail(e, "be loaded", id);
+    for (uint32_t i = 0; i < jobs->record_count && !found; i++) {
+        const slurm_job_info_t *job = &jobs->job_array[i];
+        if (job->job_id != id)
+            continue;
+        name_take(out->partition, job->partition);
+        name_take(out->account, job->account);
+        name_take(out->qos, job->qos);
+        found = true;
+    }
+    slurm_free_job_info_msg(jobs);
+    return found ? 0 : error_set(e, -ENOENT, "job %u: slurmctld does not know it", id);
 }

@@ -26,15 +26,13 @@ int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv)
     if (spank_context() == S_CTX_REMOTE)
         launch = launch_create(spank, argc, argv);
     else
-        submit_check();
+        submit_check(argc, argv);
     return 0;
 }
 
 int slurm_spank_local_user_init(spank_t spank, int argc, char **argv)
 {
-    (void)argc;
-    (void)argv;
-    submit_stamp(spank);
+    submit_stamp(spank, argc, argv);
     return 0;
 }
 
@@ -44,6 +42,15 @@ int slurm_spank_task_init(spank_t spank, int argc, char **argv)
     (void)argv;
     if (launch)
         launch_task(spank, launch);
+    return 0;
+}
+
+int slurm_spank_task_post_fork(spank_t spank, int argc, char **argv)
+{
+    (void)argc;
+    (void)argv;
+    if (launch)
+        launch_forked(spank, launch);
     return 0;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the accounting helper outside slurmstepd.
+// Runs a root program of ours outside slurmstepd.
 #include "helper.h"
 
 #include <errno.h>
@@ -27,16 +27,17 @@ static int attributes_fill(posix_spawnattr_t *attributes)
                                                     POSIX_SPAWN_SETSID);
 }
 
-// The record goes through a number above those it must not collide with.
-static int actions_fill(posix_spawn_file_actions_t *actions, int record_fd, int errors_fd)
+// The descriptors go through numbers above those they must not collide with.
+static int actions_fill(posix_spawn_file_actions_t *actions, const int *fds, int count,
+                        int errors_fd)
 {
-    return posix_spawn_file_actions_addopen(actions, 0, "/dev/null", O_RDONLY, 0) ||
-           posix_spawn_file_actions_addopen(actions, 1, "/dev/null", O_WRONLY, 0) ||
-           posix_spawn_file_actions_adddup2(actions, errors_fd, 2) ||
-           (record_fd >= 0 &&
-            posix_spawn_file_actions_adddup2(actions, record_fd, HELPER_RECORD_FD)) ||
-           posix_spawn_file_actions_addclosefrom_np(actions, record_fd >= 0 ? HELPER_RECORD_FD + 1
-                                                                            : HELPER_RECORD_FD);
+    int failed = posix_spawn_file_actions_addopen(actions, 0, "/dev/null", O_RDONLY, 0) ||
+                 posix_spawn_file_actions_addopen(actions, 1, "/dev/null", O_WRONLY, 0) ||
+                 posix_spawn_file_actions_adddup2(actions, errors_fd, 2);
+
+    for (int i = 0; i < count && !failed; i++)
+        failed = posix_spawn_file_actions_adddup2(actions, fds[i], HELPER_FD + i);
+    return failed || posix_spawn_file_actions_addclosefrom_np(actions, HELPER_FD + count);
 }
 
 static int64_t now_ms(void)
@@ -48,9 +49,9 @@ static int64_t now_ms(void)
 }
 
 // Reads what the helper says until it has ended or its time is over; without the last newline.
-static void errors_read(int fd, char *text, size_t size)
+static void errors_read(int fd, int deadline_ms, char *text, size_t size)
 {
-    int64_t end = now_ms() + (HELPER_DEADLINE_S + 1) * 1000;
+    int64_t end = now_ms() + deadline_ms;
     size_t used = 0;
 
     for (int64_t left; (left = end - now_ms()) > 0;) {
@@ -71,14 +72,16 @@ static void errors_read(int fd, char *text, size_t size)
     text[strcspn(text, "\n")] = 0;
 }
 
-int helper_run(const char *path, char *const *argv, int record_fd, struct fl_error *e)
+// Its last word, "" without one.
+static int helper_talk(const char *path, char *const *argv, bool client, const int *fds, int count,
+                       int deadline_ms, char *text, size_t size, struct fl_error *e)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
-    char conf[4096], text[512];
+    char conf[4096];
     char *environment[] = {NULL, NULL};
-    const char *daemon_conf = getenv("SLURM_CONF");
-    int pipe_fd[2] = {-1, -1}, record = -1, code;
+    const char *daemon_conf = client ? getenv("SLURM_CONF") : NULL;
+    int pipe_fd[2] = {-1, -1}, high[HELPER_FDS_MAX], highs = 0, code;
     pid_t pid;
 
     if (daemon_conf && snprintf(conf, sizeof conf, "SLURM_CONF=%s", daemon_conf) < (int)sizeof conf)
@@ -93,9 +96,14 @@ int helper_run(const char *path, char *const *argv, int record_fd, struct fl_err
         code = error_set(e, -errno, "%s: pipe: %s", path, strerror(errno));
         goto out;
     }
-    if (record_fd >= 0)
-        record = fcntl(record_fd, F_DUPFD_CLOEXEC, 16);
-    if (attributes_fill(&attributes) || actions_fill(&actions, record, pipe_fd[1])) {
+    while (highs < count && highs < HELPER_FDS_MAX &&
+           (high[highs] = fcntl(fds[highs], F_DUPFD_CLOEXEC, 16)) >= 0)
+        highs++;
+    if (highs < count) {
+        code = error_set(e, -errno, "%s: descriptors: %s", path, strerror(errno));
+        goto out;
+    }
+    if (attributes_fill(&attributes) || actions_fill(&actions, high, highs, pipe_fd[1])) {
         code = error_set(e, -ENOMEM, "%s: no memory", path);
         goto out;
     }
@@ -106,20 +114,44 @@ int helper_run(const char *path, char *const *argv, int record_fd, struct fl_err
     }
     close(pipe_fd[1]);
     pipe_fd[1] = -1;
-    errors_read(pipe_fd[0], text, sizeof text);
+    errors_read(pipe_fd[0], deadline_ms, text, size);
     kill(pid, SIGKILL); // it is over, or its time is
     waitpid(pid, NULL, 0);
-    if (!*text)
-        code = error_set(e, -EAGAIN, "%s: ended without a word", path);
-    else if (strcmp(text, HELPER_DONE))
-        code = error_set(e, -EIO, "%s: %s", path, text);
 out:
     for (int i = 0; i < 2; i++)
         if (pipe_fd[i] >= 0)
             close(pipe_fd[i]);
-    if (record >= 0)
-        close(record);
+    while (highs)
+        close(high[--highs]);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     return code;
+}
+
+int helper_run(const char *path, char *const *argv, bool client, const int *fds, int count,
+               struct fl_error *e)
+{
+    char text[512];
+    int code = helper_talk(path, argv, client, fds, count, (HELPER_DEADLINE_S + 1) * 1000, text,
+                           sizeof text, e);
+
+    if (!code && !*text)
+        return error_set(e, -EAGAIN, "%s: ended without a word", path);
+    if (!code && strcmp(text, HELPER_DONE))
+        return error_set(e, -EIO, "%s: %s", path, text);
+    return code;
+}
+
+int helper_ask(const char *path, char *const *argv, int deadline_ms, char *answer, size_t size,
+               struct fl_error *e)
+{
+    char text[512];
+    int code = helper_talk(path, argv, true, NULL, 0, deadline_ms, text, sizeof text, e);
+
+    if (code)
+        return code;
+    if (strncmp(text, HELPER_ANSWER, strlen(HELPER_ANSWER)))
+        return error_set(e, -EIO, "%s: %s", path, *text ? text : "no answer in time");
+    snprintf(answer, size, "%s", text + strlen(HELPER_ANSWER));
+    return 0;
 }

@@ -30,32 +30,146 @@ static bool step_is_ours(spank_t spank, struct stamp *stamp)
            stamp_parse(text, stamp) == 0 && stamp->job == job && stamp->step == step;
 }
 
+// Where there is a cap on device memory. The step goes on without a watch if the policy lets it.
+static int watch_launch(spank_t spank, struct launch *launch, struct fl_error *e)
+{
+    static const enum watch_action actions[] = {
+        [POLICY_WARN] = WATCH_WARN, [POLICY_REFUSE] = WATCH_REFUSE, [POLICY_KILL] = WATCH_KILL};
+    const struct policy_decision *decision = &launch->rules.decision;
+    struct watch_request request = {
+        .program = launch->settings.watch,
+        .nvml = launch->settings.nvml,
+        .job = launch->stamp.job,
+        .step = launch->stamp.step,
+        .node = launch->node_id,
+        .ranks = launch->tasks,
+        .stepd = launch->stepd,
+        .cap_bytes = decision->device_memory.value,
+        .interval_ms = (uint32_t)decision->watch_interval_ms,
+        .grace_ms = (uint32_t)decision->watch_grace_ms,
+        .action = actions[decision->action],
+        .on_failure = decision->watch_failure == FAILURE_END ? WATCH_END : WATCH_CONTINUE,
+        .source = decision->device_memory.source,
+    };
+    int code;
+
+    if (!request.cap_bytes)
+        return 0;
+    if (spank_get_item(spank, S_JOB_UID, &request.uid))
+        code = error_set(&launch->watch_error, -EINVAL, "slurmstepd does not tell the job's user");
+    else
+        code = watch_start(&request, &launch->watch, &launch->watch_error);
+    if (!code || request.on_failure == WATCH_CONTINUE)
+        return 0;
+    *e = launch->watch_error;
+    return error_prefix(e, "device memory cannot be watched, and the policy ends such steps");
+}
+
+static int tasks_read(spank_t spank, struct launch *launch, struct fl_error *e)
+{
+    if (spank_get_item(spank, S_JOB_NNODES, &launch->nodes) ||
+        spank_get_item(spank, S_JOB_NODEID, &launch->node_id) ||
+        spank_get_item(spank, S_JOB_TOTAL_TASK_COUNT, &launch->tasks) ||
+        spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &launch->local_tasks))
+        return error_set(e, -EINVAL, "slurmstepd does not tell the step's tasks");
+    return 0;
+}
+
+// The policy, and what of it can be held against numbers.
+static int rules_apply(struct launch *launch, struct fl_error *e)
+{
+    const struct policy_limit *ranks = &launch->rules.decision.ranks;
+
+    rules_decide_node(&launch->rules, &launch->settings, launch->stamp.job);
+    if (launch->rules.unknown.code)
+        slurm_error("fp8-lora: %s", launch->rules.unknown.text);
+    if (!launch->governed && ranks->value && launch->tasks > ranks->value)
+        return error_set(e, -EPERM,
+                         "%u ranks are more than the %llu of max_ranks (%s): start fewer",
+                         launch->tasks, (unsigned long long)ranks->value, ranks->source);
+    return 0;
+}
+
+static struct launch *launch_new(spank_t spank, const struct stamp *stamp, bool governed)
+{
+    struct launch *launch = calloc(1, sizeof *launch);
+
+    if (!launch)
+        return NULL;
+    launch->stamp = *stamp;
+    launch->governed = governed;
+    launch->stepd = getpid();
+    launch->record_fd = launch->kept_fd = -1;
+    (void)spank_get_item(spank, S_SLURM_RESTART_COUNT, &launch->restart);
+    return launch;
+}
+
+// A step without our option: only where the policy has it watched, and then that is all.
+static struct launch *governed_create(spank_t spank, int argc, char **argv)
+{
+    struct launch *launch;
+    struct stamp stamp = {0};
+    struct fl_error e = {0};
+    enum policy_enforce enforce;
+    bool normal;
+
+    if (spank_get_item(spank, S_JOB_ID, &stamp.job) ||
+        spank_get_item(spank, S_JOB_STEPID, &stamp.step))
+        return NULL;
+    launch = launch_new(spank, &stamp, true);
+    if (!launch)
+        return NULL;
+    if (settings_parse(argc, argv, &launch->settings, &e) ||
+        (!launch->settings.policy && !launch->settings.max_device_memory) ||
+        rules_load(&launch->settings, &launch->rules, &e) || tasks_read(spank, launch, &e) ||
+        rules_apply(launch, &e))
+        goto none;
+    if (!launch->tasks) // a batch script's
+        launch->tasks = 1;
+    enforce = launch->rules.decision.enforce;
+    normal = stamp.step <= SLURM_MAX_NORMAL_STEP_ID;
+    if (enforce == ENFORCE_OPTION || (enforce == ENFORCE_GPU_STEPS && !normal) ||
+        watch_launch(spank, launch, &e))
+        goto none;
+    if (launch->watch_error.code)
+        slurm_error("fp8-lora: the cap on device memory is not in force: %s",
+                    launch->watch_error.text);
+    return launch;
+none:
+    if (e.code)
+        slurm_error("fp8-lora: %s", e.text);
+    launch_destroy(launch);
+    return NULL;
+}
+
 struct launch *launch_create(spank_t spank, int argc, char **argv)
 {
     struct launch *launch;
     struct stamp stamp;
 
     if (!step_is_ours(spank, &stamp))
-        return NULL;
-    launch = calloc(1, sizeof *launch);
-    if (!launch)
-        return NULL;
-    launch->stamp = stamp;
-    launch->stepd = getpid();
-    launch->record_fd = -1;
-    (void)spank_get_item(spank, S_SLURM_RESTART_COUNT, &launch->restart);
-    if (spank_get_item(spank, S_JOB_NNODES, &launch->nodes) ||
-        spank_get_item(spank, S_JOB_NODEID, &launch->node_id) ||
-        spank_get_item(spank, S_JOB_TOTAL_TASK_COUNT, &launch->tasks) ||
-        spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &launch->local_tasks)) {
-        error_set(&launch->error, -EINVAL, "slurmstepd does not tell the step's tasks");
+        return governed_create(spank, argc, argv);
+    launch = launch_new(spank, &stamp, false);
+    if (!launch || tasks_read(spank, launch, &launch->error) ||
+        settings_parse(argc, argv, &launch->settings, &launch->error) ||
+        settings_trusted(launch->settings.core, &launch->error) ||
+        rules_load(&launch->settings, &launch->rules, &launch->error) ||
+        rules_apply(launch, &launch->error))
         return launch;
-    }
-    if (settings_parse(argc, argv, &launch->settings, &launch->error) ||
-        settings_trusted(launch->settings.core, &launch->error))
-        return launch;
-    (void)record_create(launch->tasks, &launch->record, &launch->record_fd, &launch->error);
+    if (!record_create(launch->tasks, &launch->record, &launch->record_fd, &launch->error) &&
+        !record_create(launch->tasks, &launch->kept, &launch->kept_fd, &launch->error))
+        (void)watch_launch(spank, launch, &launch->error);
     return launch;
+}
+
+void launch_forked(spank_t spank, struct launch *launch)
+{
+    uint32_t rank;
+    pid_t pid;
+
+    if (launch->watch && !spank_get_item(spank, S_TASK_GLOBAL_ID, &rank) &&
+        !spank_get_item(spank, S_TASK_PID, &pid))
+        watch_task(launch->watch, pid, rank);
 }
 
 // From 23.11 on Slurm has a call to put a program before the task's words. Before, the forked
@@ -93,6 +207,8 @@ void launch_task(spank_t spank, struct launch *launch)
     struct environment environment;
     char number[16];
 
+    if (launch->governed)
+        return;
     if (e.code)
         refuse_task(&e);
     if (fcntl(launch->record_fd, F_SETFD, 0)) {
@@ -113,8 +229,13 @@ void launch_destroy(struct launch *launch)
 {
     if (!launch)
         return;
+    watch_stop(launch->watch);
+    rules_clear(&launch->rules);
     record_close(launch->record);
+    record_close(launch->kept);
     if (launch->record_fd >= 0)
         close(launch->record_fd);
+    if (launch->kept_fd >= 0)
+        close(launch->kept_fd);
     free(launch);
 }

@@ -5,8 +5,10 @@
 
 #include "base/error.h"
 #include "report/record.h"
+#include "rules.h"
 #include "settings.h"
 #include "stamp.h"
+#include "watch.h"
 
 #include <slurm/spank.h>
 #include <stdbool.h>
@@ -15,19 +17,29 @@
 struct launch {
     struct stamp stamp; // this very step
     struct settings settings;
+    struct rules rules;
+    bool governed; // not ours, but the policy has its device memory watched; nothing else is done
     uint32_t restart, nodes, node_id, tasks, local_tasks;
     pid_t stepd;
     struct record *record;
     int record_fd;
-    struct fl_error error; // found too early to be shown; a task shows it
+    struct record *kept; // what this daemon knows of the ranks, for the accounting helper alone
+    int kept_fd;
+    struct fl_error error;       // found too early to be shown; a task shows it
+    struct watch *watch;         // over device memory; NULL: none
+    bool watch_gone;             // it died, and that was told
+    struct fl_error watch_error; // why it could not be started, where the step goes on without
 
     uint32_t exited;   // local tasks
     int64_t failed_ms; // when the first of them failed, in Unix time; 0: none did
 };
 
 // slurm_spank_init_post_opt in slurmstepd, as root: NULL for a step that is not ours, batch, extern
-// and interactive ones always. No file of the user's is looked at.
+// and interactive ones always, unless the policy governs it. No file of the user's is looked at.
 struct launch *launch_create(spank_t spank, int argc, char **argv);
+
+// slurm_spank_task_post_fork, as root: tells the watch which process is the rank.
+void launch_forked(spank_t spank, struct launch *launch);
 
 // slurm_spank_task_init in the forked child, as the user: environment, placement, and the core in
 // the place of the command, which Slurm then executes. Ends the child when it cannot run.

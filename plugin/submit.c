@@ -2,10 +2,12 @@
 // In the client, as its user: refuse before the queue, then stamp the step.
 #include "submit.h"
 
+#include "base/bytes.h"
 #include "job/runnable.h"
 #include "option.h"
 #include "refuse.h"
 #include "report/record.h"
+#include "rules.h"
 #include "stamp.h"
 #include "train/planned.h"
 #include "values.h"
@@ -90,11 +92,11 @@ static bool show_given(const struct words *words)
 
 static uint32_t stamp_flags(const struct words *words)
 {
-    const char *given = words_value(words, optind, "cpu-bind", sizeof "cpu-b" - 1);
+    const char *given = words_value(words, optind, "cpu-bind", sizeof "cpu-b" - 1, 0);
     uint32_t flags = 0;
 
     if (!given)
-        given = words_value(words, optind, "cpu_bind", sizeof "cpu_" - 1);
+        given = words_value(words, optind, "cpu_bind", sizeof "cpu_" - 1, 0);
     if (!given)
         given = getenv("SLURM_CPU_BIND");
     if (given && values_binds(given))
@@ -138,9 +140,53 @@ static int smallest_world(const struct spec *spec)
     return world;
 }
 
-// tasks 0: unknown yet; then only what any number of tasks would fail on is refused.
-static int job_plan(int argc, char *const *argv, int tasks, struct plan *plan, struct fl_error *e)
+// What an option says, else the allocation that the client runs in; NULL: neither.
+static const char *said(const struct words *words, const char *name, char letter,
+                        const char *inherited)
 {
+    const char *value = words_value(words, optind, name, 3, letter);
+
+    return value ? value : getenv(inherited);
+}
+
+// The policy as far as the client can read it and knows the job. It helps the user to an early
+// answer; the node holds the policy whatever is seen here.
+static void rules_look(const struct words *words, int argc, char **argv, struct rules *rules)
+{
+    struct settings settings;
+    struct fl_error unseen;
+
+    *rules = (struct rules){0};
+    if (settings_parse(argc, argv, &settings, &unseen) || rules_load(&settings, rules, &unseen))
+        return;
+    rules_decide_client(rules, said(words, "partition", 'p', "SLURM_JOB_PARTITION"),
+                        said(words, "account", 'A', "SLURM_JOB_ACCOUNT"),
+                        said(words, "qos", 'q', "SLURM_JOB_QOS"));
+}
+
+static int limits_check(const struct policy_decision *decision, int tasks, const struct plan *plan,
+                        struct fl_error *e)
+{
+    char need[BYTES_TEXT], cap[BYTES_TEXT];
+
+    if (decision->ranks.value && (uint64_t)tasks > decision->ranks.value)
+        return error_set(e, -EPERM,
+                         "%d ranks are more than the %llu of max_ranks (%s): start fewer", tasks,
+                         (unsigned long long)decision->ranks.value, decision->ranks.source);
+    if (decision->host_memory.value && plan->host_bytes > decision->host_memory.value)
+        return error_set(
+            e, -ENOSPC, "the plan of %s of host memory a rank is above max_host_memory %s (%s)",
+            bytes_format(plan->host_bytes, need), bytes_format(decision->host_memory.value, cap),
+            decision->host_memory.source);
+    return 0;
+}
+
+// tasks 0: unknown yet; then only what any number of tasks would fail on is refused.
+static int job_plan(int argc, char *const *argv, int tasks, const struct rules *rules,
+                    struct plan *plan, struct fl_error *e)
+{
+    const struct policy_limit *cap = &rules->decision.device_memory;
+    bool capped = rules->decision.action != POLICY_WARN;
     struct spec *spec = NULL;
     struct model model;
     int code;
@@ -151,7 +197,12 @@ static int job_plan(int argc, char *const *argv, int tasks, struct plan *plan, s
     if (!code)
         code = model_load(spec->model, &model, e);
     if (!code)
-        code = planned_make(spec, &model, tasks ? tasks : smallest_world(spec), 1, 0, plan, e);
+        code = planned_make(spec, &model, tasks ? tasks : smallest_world(spec), 1,
+                            capped ? cap->value : 0, plan, e);
+    if (code == -ENOSPC)
+        error_prefix(e, "%s", cap->source);
+    if (!code && tasks)
+        code = limits_check(&rules->decision, tasks, plan, e);
     spec_destroy(spec);
     return code;
 }
@@ -176,8 +227,9 @@ static void show_check(void)
     refuse_client(&e);
 }
 
-void submit_check(void)
+void submit_check(int argc, char **argv)
 {
+    struct rules rules;
     struct plan plan;
     struct fl_error e;
 
@@ -186,8 +238,11 @@ void submit_check(void)
         return;
     if (spank_context() == S_CTX_ALLOCATOR) {
         char *word = option_argument();
-        if (job_plan(1, &word, 0, &plan, &e))
+        struct words words = client_words();
+        rules_look(&words, argc, argv, &rules);
+        if (job_plan(1, &word, 0, &rules, &plan, &e))
             refuse_client(&e);
+        words_free(&words);
     } else {
         struct words words = client_words();
         if (optind >= words.argc) {
@@ -195,15 +250,18 @@ void submit_check(void)
                       "no job: use srun --fp8-lora job.yaml or srun --fp8-lora -- FLAGS");
             refuse_client(&e);
         }
-        if (job_plan(words.argc - optind, words.argv + optind, words_tasks(&words, optind), &plan,
-                     &e))
+        rules_look(&words, argc, argv, &rules);
+        if (job_plan(words.argc - optind, words.argv + optind, words_tasks(&words, optind), &rules,
+                     &plan, &e))
             refuse_client(&e);
         words_free(&words);
     }
+    rules_clear(&rules);
 }
 
-void submit_stamp(spank_t spank)
+void submit_stamp(spank_t spank, int argc, char **argv)
 {
+    struct rules rules;
     struct words words;
     struct plan plan;
     struct stamp stamp;
@@ -220,9 +278,11 @@ void submit_stamp(spank_t spank)
         refuse_client(&e);
     }
     words = client_words();
-    if (job_plan(words.argc - optind, words.argv + optind, (int)tasks, &plan, &e))
+    rules_look(&words, argc, argv, &rules);
+    if (job_plan(words.argc - optind, words.argv + optind, (int)tasks, &rules, &plan, &e))
         refuse_client(&e);
     stamp.flags = stamp_flags(&words);
+    rules_clear(&rules);
     words_free(&words);
     stamp.ep = (uint32_t)plan.layout.ep;
     stamp.dp = (uint32_t)plan.layout.dp;

@@ -11,10 +11,10 @@
 bool submit_accepts(const char *argument);
 
 // slurm_spank_init_post_opt: reads and plans the job; ends the client when it cannot run.
-void submit_check(void);
+void submit_check(int argc, char **argv);
 
 // slurm_spank_local_user_init: plans for the step's real number of tasks and stamps it for the
 // nodes.
-void submit_stamp(spank_t spank);
+void submit_stamp(spank_t spank, int argc, char **argv);
 
 #endif

@@ -93,17 +93,6 @@ const char *words_option(const struct words *words, int end, const char *name)
     return NULL;
 }
 
-const char *words_value(const struct words *words, int end, const char *name, size_t shortest)
-{
-    const char *value = NULL;
-
-    for (int i = 1; i < bounded_end(words, end) && strcmp(words->argv[i], "--"); i++)
-        if (names_option(words->argv[i], name, shortest))
-            value =
-                strchr(words->argv[i], '=') ? strchr(words->argv[i], '=') + 1 : words->argv[i + 1];
-    return value;
-}
-
 static int number(const char *text)
 {
     char *rest;
@@ -112,20 +101,38 @@ static int number(const char *text)
     return value > 0 && value <= 1 << 24 && !*rest ? (int)value : 0;
 }
 
+// What the word at i carries as the option --name or -letter; NULL: it is another.
+static const char *value_at(const struct words *words, int i, const char *name, size_t shortest,
+                            char letter)
+{
+    const char *word = words->argv[i];
+
+    if (letter && word[0] == '-' && word[1] == letter)
+        return word[2] ? word + 2 : words->argv[i + 1];
+    if (names_option(word, name, shortest))
+        return strchr(word, '=') ? strchr(word, '=') + 1 : words->argv[i + 1];
+    return NULL;
+}
+
+const char *words_value(const struct words *words, int end, const char *name, size_t shortest,
+                        char letter)
+{
+    const char *last = NULL;
+
+    for (int i = 1; i < bounded_end(words, end) && strcmp(words->argv[i], "--"); i++) {
+        const char *value = value_at(words, i, name, shortest, letter);
+        last = value ? value : last;
+    }
+    return last;
+}
+
 int words_tasks(const struct words *words, int end)
 {
     int tasks = 0;
 
-    for (int i = 1; i < bounded_end(words, end); i++) {
-        const char *word = words->argv[i], *value = NULL;
-        if (!strcmp(word, "--"))
-            break;
-        if (word[0] == '-' && word[1] == 'n')
-            value = word[2] ? word + 2 : words->argv[i + 1];
-        else if (names_option(word, "ntasks", strlen("ntasks")))
-            value = strchr(word, '=') ? strchr(word, '=') + 1 : words->argv[i + 1];
-        if (number(value))
-            tasks = number(value);
+    for (int i = 1; i < bounded_end(words, end) && strcmp(words->argv[i], "--"); i++) {
+        int n = number(value_at(words, i, "ntasks", strlen("ntasks"), 'n'));
+        tasks = n ? n : tasks;
     }
     return tasks;
 }

@@ -23,11 +23,12 @@ void words_free(struct words *words);
 // =VALUE, abbreviated or not; NULL when there is none. Words behind "--" are no options.
 const char *words_option(const struct words *words, int end, const char *name);
 
-// The value of the last long option --name among argv[1..end), abbreviated to no less than shortest
-// characters, behind "=" or in the next word; NULL when there is none.
-const char *words_value(const struct words *words, int end, const char *name, size_t shortest);
+// What the last --name, of which shortest characters are enough, or -letter (0: none) among
+// argv[1..end) carries; NULL: none.
+const char *words_value(const struct words *words, int end, const char *name, size_t shortest,
+                        char letter);
 
-// The number that the last -n, --ntasks or their abbreviations among argv[1..end) carries; 0: none.
+// The number that the last -n, --ntasks among argv[1..end) carries; 0: none.
 int words_tasks(const struct words *words, int end);
 
 #endif

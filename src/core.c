@@ -9,6 +9,7 @@
 #include "data/loader.h"
 #include "job/runnable.h"
 #include "net/net.h"
+#include "train/allowed.h"
 #include "train/backend.h"
 #include "train/cores.h"
 #include "train/launch.h"
@@ -54,6 +55,16 @@ static int ranks_meet(struct core *core, struct fl_error *e)
     return comm_mpi_create(core->launch.world, &core->world, e);
 }
 
+static void recompute_settle(struct core *core)
+{
+    static const char *const names[] = {"full", "none", "selective, of the experts"};
+
+    core->spec->recompute = core->plan.recompute;
+    core->spec->recompute_part = RECOMPUTE_EXPERTS;
+    if (first_rank(core))
+        log_info("recompute_granularity auto: %s", names[core->plan.recompute]);
+}
+
 // What is asked for, and whether it fits: nothing is read but the job and config.json.
 static int job_read(struct core *core, struct fl_error *e)
 {
@@ -74,6 +85,9 @@ static int job_read(struct core *core, struct fl_error *e)
     if (rc == 0)
         rc = planned_make(core->spec, &core->model, core->launch.world, core->threads,
                           core->launch.cap, &core->plan, e);
+    rc = allowed_check(&core->launch, core->spec, &core->plan, rc, e);
+    if (rc == 0 && core->spec->recompute == RECOMPUTE_AUTO)
+        recompute_settle(core);
     if (rc == 0)
         rc = layout_make(core->spec, &core->model, core->launch.world, comm_rank(core->world),
                          &core->plan.layout, e);
@@ -141,8 +155,10 @@ static int backend_start(struct core *core, struct fl_error *e)
     int rc;
 
     cores_use(core->threads);
-    rc = backend_open(core->spec, &core->model, core->launch.device, core->launch.cap, &core->arena,
-                      &core->ops, e);
+    // The cap is on the process; the arena gets what is left of it.
+    rc = backend_open(core->spec, &core->model, core->launch.device,
+                      core->launch.cap ? core->launch.cap - core->plan.outside_bytes : 0,
+                      &core->arena, &core->ops, e);
     if (rc == 0)
         slot_gpu(core->slot, core->ops->name);
     return rc;
@@ -264,6 +280,8 @@ static int core_run(struct core *core, int *failed, struct fl_error *e)
 // One line from one rank; nothing is left of a job that never ran.
 static void failure_tell(struct core *core, int failed, struct fl_error *e)
 {
+    if (e->code == -ENOMEM && core->launch.cap_source)
+        error_prefix(e, "%s", core->launch.cap_source);
     if (core->slot && e->code == -ECONNABORTED)
         slot_explain(core->slot, e);
     if (core->slot && core->arena)

@@ -23,7 +23,7 @@ enum flag_type {
 
 struct flag {
     const char *name;
-    const char *alias;  // another name, or NULL
+    const char *alias; // another name, or NULL
     enum flag_type type;
     const char *preset;  // value when it is not given, as a user would write it; NULL: none
     const char *range;   // of numbers: "[1, 65536]", "(0, inf]"; round brackets exclude the bound

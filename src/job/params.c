@@ -2,11 +2,20 @@
 // Parameter counts in closed form.
 #include "job/params.h"
 
-static uint64_t attention(const struct model *m)
+// Columns of q, and of k or v, on one of tp ranks.
+static uint64_t q_cols(const struct model *m, int tp)
 {
-    uint64_t q = (uint64_t)m->heads * m->head_dim, kv = (uint64_t)m->kv_heads * m->head_dim;
+    return (uint64_t)(m->heads / tp) * (uint64_t)m->head_dim;
+}
 
-    return (2 * q + 2 * kv) * m->hidden;
+static uint64_t kv_cols(const struct model *m, int tp)
+{
+    return (uint64_t)(m->kv_heads > tp ? m->kv_heads / tp : 1) * (uint64_t)m->head_dim;
+}
+
+static uint64_t attention(const struct model *m, int tp)
+{
+    return (2 * q_cols(m, tp) + 2 * kv_cols(m, tp)) * (uint64_t)m->hidden;
 }
 
 static uint64_t experts_of_layer(const struct model *m, int experts)
@@ -14,13 +23,15 @@ static uint64_t experts_of_layer(const struct model *m, int experts)
     return 3ull * m->expert_width * m->hidden * experts;
 }
 
-uint64_t params_base(const struct model *m, int experts)
+uint64_t params_base(const struct model *m, int tp, int experts)
 {
     uint64_t router = (uint64_t)m->experts * m->hidden;
     uint64_t norms = 2ull * m->hidden + 2ull * m->head_dim;
-    uint64_t layer = attention(m) + router + norms + experts_of_layer(m, experts);
+    uint64_t layer = attention(m, tp) + router + norms + experts_of_layer(m, experts);
 
-    return m->layers * layer + params_reported_embedding(m) + m->hidden;
+    uint64_t tables = m->tied_embeddings ? 1 : 2, rows = ((uint64_t)m->vocab + tp - 1) / tp;
+
+    return m->layers * layer + tables * rows * m->hidden + m->hidden;
 }
 
 static uint64_t adapter(const struct spec *spec, uint64_t in, uint64_t out)
@@ -28,9 +39,9 @@ static uint64_t adapter(const struct spec *spec, uint64_t in, uint64_t out)
     return (in + out) * spec->lora_rank;
 }
 
-uint64_t params_trainable(const struct spec *spec, const struct model *m, int experts)
+uint64_t params_trainable(const struct spec *spec, const struct model *m, int tp, int experts)
 {
-    uint64_t q = (uint64_t)m->heads * m->head_dim, kv = (uint64_t)m->kv_heads * m->head_dim;
+    uint64_t q = q_cols(m, tp), kv = kv_cols(m, tp);
     uint64_t hidden = m->hidden, width = m->expert_width, dense = 0, expert = 0;
 
     if (spec->lora_targets & LORA_QKV)
@@ -52,7 +63,7 @@ uint64_t params_trainable(const struct spec *spec, const struct model *m, int ex
 
 uint64_t params_reported_block(const struct model *m)
 {
-    uint64_t layer = attention(m) + experts_of_layer(m, m->experts) + 2ull * m->hidden;
+    uint64_t layer = attention(m, 1) + experts_of_layer(m, m->experts) + 2ull * m->hidden;
 
     return m->layers * layer + m->hidden;
 }

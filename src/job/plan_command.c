@@ -3,80 +3,177 @@
 #include "job/plan_command.h"
 
 #include "base/bytes.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "job/flags.h"
-#include "job/params.h"
-#include "job/plan.h"
+#include "job/job_write.h"
+#include "job/plan_print.h"
 #include "train/planned.h"
+#include "train/schedule.h"
 
 #include <errno.h>
 #include <getopt.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define RANKS_MOST 65536
+#define RANKS_MOST     65536
+#define NODE_GPUS_MOST 1024
+#define GPU_PRESET     "H100"
+#define JOB_LIMIT      (1u << 20) // bytes
 
 struct request {
     int ranks; // 0: what the job says
-    uint64_t cap_bytes;
-    bool json;
+    uint64_t cap_bytes, host_bytes;
+    bool json, explain, fit;
+    const struct gpu *gpu;
+    struct fabric fabric;
+    int64_t iterations, samples; // 0: not given
+    const char *output;          // of the job that fits
 };
 
 static void usage(FILE *out)
 {
-    fputs("usage: fp8-lora plan [--ranks N] [--cap SIZE] [--json] JOB.yaml\n"
-          "       fp8-lora plan [--ranks N] [--cap SIZE] [--json] -- sft --FLAG VALUE ...\n"
-          "\n"
-          "Prints the parameters and the bytes of one rank, from the job and the model's\n"
-          "config.json alone.\n"
-          "\n"
-          "  --ranks N      ranks of the job (default: NPROC_PER_NODE before sft, else\n"
-          "                 expert_model_parallel_size)\n"
-          "  --cap SIZE     fail when a rank needs more, for instance 80GiB\n"
-          "  --json         print JSON\n"
-          "  --help-flags   print every key and flag of a job\n",
-          out);
+    fputs(
+        "usage: fp8-lora plan [OPTION]... JOB.yaml\n"
+        "       fp8-lora plan [OPTION]... -- sft --FLAG VALUE ...\n"
+        "\n"
+        "Prints what a job needs: parameters, bytes of one rank by category, host memory, disk,\n"
+        "traffic and an estimate of its time, from the job and the model's config.json alone.\n"
+        "\n"
+        "  --explain           how the count arises, where the memory goes, what to change\n"
+        "  --fit               what fits a cap, soonest first; with --output the changed job.yaml\n"
+        "  --gpu-memory SIZE   cap of a rank's device; fail when it needs more (--cap; with --fit "
+        "the\n"
+        "                      GPU's own memory if not given)\n"
+        "  --host-memory SIZE  memory of a node that --fit may use\n"
+        "  --output FILE       of --fit, the job with the first choice taken\n"
+        "  --ranks N           ranks of the job (default: NPROC_PER_NODE before sft, else\n"
+        "                      expert_model_parallel_size)\n"
+        "  --gpu NAME          H200, H100 (default), H100-PCIe, H100-NVL, H800, H20\n"
+        "  --node-gpus N       GPUs of a node (default: 8)\n"
+        "  --network SPEED     of a GPU to other nodes, bytes a second (default: 50GB)\n"
+        "  --samples N         of the dataset: iterations and the run's time\n"
+        "  --iterations N      likewise\n"
+        "  --json              print JSON\n"
+        "  --help-flags        print every key and flag of a job\n",
+        out);
+}
+
+static int whole_read(const char *name, const char *text, int64_t most, int64_t *out,
+                      struct fl_error *e)
+{
+    char *end;
+    long long value;
+
+    errno = 0;
+    value = strtoll(text, &end, 10);
+    if (end == text || *end || errno || value < 1 || value > most)
+        return error_set(e, -EINVAL, "%s: '%.40s' is not in [1, %lld]", name, text,
+                         (long long)most);
+    *out = value;
+    return 0;
+}
+
+static int size_read(const char *name, const char *text, uint64_t *out, struct fl_error *e)
+{
+    if (bytes_parse(text, out, e))
+        return error_prefix(e, "%s", name);
+    return *out ? 0 : error_set(e, -EINVAL, "%s: must be above 0", name);
+}
+
+enum {
+    RANKS = 1,
+    CAP,
+    HOST,
+    JSON,
+    EXPLAIN,
+    FIT,
+    OUTPUT,
+    GPU,
+    NODE_GPUS,
+    NETWORK,
+    SAMPLES,
+    ITERATIONS,
+    HELP_FLAGS
+};
+
+static int option_take(int option, struct request *r, struct fl_error *e)
+{
+    uint64_t bytes = 0;
+    int64_t n = 0;
+    int rc = 0;
+
+    switch (option) {
+    case RANKS:
+        rc = whole_read("--ranks", optarg, RANKS_MOST, &n, e);
+        r->ranks = (int)n;
+        break;
+    case CAP:
+        rc = size_read("--gpu-memory", optarg, &r->cap_bytes, e);
+        break;
+    case HOST:
+        rc = size_read("--host-memory", optarg, &r->host_bytes, e);
+        break;
+    case GPU:
+        rc = gpu_find(optarg, &r->gpu, e);
+        break;
+    case NODE_GPUS:
+        rc = whole_read("--node-gpus", optarg, NODE_GPUS_MOST, &n, e);
+        r->fabric.node_gpus = (int)n;
+        break;
+    case NETWORK:
+        rc = size_read("--network", optarg, &bytes, e);
+        r->fabric.network = (double)bytes;
+        break;
+    case SAMPLES:
+        rc = whole_read("--samples", optarg, INT64_MAX / 1000000, &r->samples, e);
+        break;
+    case ITERATIONS:
+        rc = whole_read("--iterations", optarg, INT64_MAX / 1000000, &r->iterations, e);
+        break;
+    case JSON:
+        r->json = true;
+        break;
+    case EXPLAIN:
+        r->explain = true;
+        break;
+    case FIT:
+        r->fit = true;
+        break;
+    default:
+        r->output = optarg;
+    }
+    return rc;
 }
 
 // 1: the answer was printed.
 static int options_read(int argc, char **argv, struct request *request, struct fl_error *e)
 {
-    enum { RANKS = 1, CAP, JSON, HELP, HELP_FLAGS };
     static const struct option options[] = {
         {"ranks", required_argument, NULL, RANKS},
         {"cap", required_argument, NULL, CAP},
+        {"gpu-memory", required_argument, NULL, CAP},
+        {"host-memory", required_argument, NULL, HOST},
         {"json", no_argument, NULL, JSON},
-        {"help", no_argument, NULL, HELP},
+        {"explain", no_argument, NULL, EXPLAIN},
+        {"fit", no_argument, NULL, FIT},
+        {"output", required_argument, NULL, OUTPUT},
+        {"gpu", required_argument, NULL, GPU},
+        {"node-gpus", required_argument, NULL, NODE_GPUS},
+        {"network", required_argument, NULL, NETWORK},
+        {"samples", required_argument, NULL, SAMPLES},
+        {"iterations", required_argument, NULL, ITERATIONS},
+        {"help", no_argument, NULL, 'h'},
         {"help-flags", no_argument, NULL, HELP_FLAGS},
         {NULL, 0, NULL, 0},
     };
-    int option;
+    int option, rc;
 
     opterr = 0;
-    while ((option = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
-        char *end;
-        long ranks;
+    while ((option = getopt_long(argc, argv, ":h", options, NULL)) != -1)
         switch (option) {
-        case RANKS:
-            ranks = strtol(optarg, &end, 10);
-            if (end == optarg || *end || ranks < 1 || ranks > RANKS_MOST)
-                return error_set(e, -EINVAL, "--ranks: '%.40s' is not in [1, %d]", optarg,
-                                 RANKS_MOST);
-            request->ranks = (int)ranks;
-            break;
-        case CAP:
-            if (bytes_parse(optarg, &request->cap_bytes, e))
-                return error_prefix(e, "--cap");
-            if (!request->cap_bytes)
-                return error_set(e, -EINVAL, "--cap: must be above 0");
-            break;
-        case JSON:
-            request->json = true;
-            break;
         case 'h':
-        case HELP:
             usage(stdout);
             return 1;
         case HELP_FLAGS:
@@ -84,149 +181,20 @@ static int options_read(int argc, char **argv, struct request *request, struct f
             return 1;
         case ':':
             return error_set(e, -EINVAL, "%s has no value", argv[optind - 1]);
-        default:
+        case '?':
             return error_set(e, -EINVAL,
                              "unknown option '%.80s': a job's own flags stand behind `--`",
                              argv[optind - 1]);
+        default:
+            rc = option_take(option, request, e);
+            if (rc < 0)
+                return rc;
         }
-    }
+    if (request->output && !request->fit)
+        return error_set(e, -EINVAL, "--output is what --fit writes: give both");
     if (optind == argc)
         return error_set(e, -EINVAL, "give a job file, or the job's flags behind `--`");
     return 0;
-}
-
-static const char *backend_of(const struct plan *plan)
-{
-    return plan->cpu ? "cpu" : "cuda";
-}
-
-static double share(uint64_t part, uint64_t whole)
-{
-    return 100.0 * (double)part / (double)whole;
-}
-
-static void parameters_print(const struct model *model, const struct plan *plan)
-{
-    uint64_t all = plan->base_params + plan->trainable_params;
-    double block = (double)params_reported_block(model) / 1e9;
-    double embedding = (double)params_reported_embedding(model) / 1e9;
-
-    printf("Parameters of a rank\n");
-    printf("  %.4fM Params (%.4fM Trainable [%.4f%%])\n", (double)all / 1e6,
-           (double)plan->trainable_params / 1e6, share(plan->trainable_params, all));
-    printf("  base %llu, LoRA %llu\n", (unsigned long long)plan->base_params,
-           (unsigned long long)plan->trainable_params);
-    printf("Parameters of the model\n");
-    printf("  Total number of parameters in billions: %.2f\n", block + embedding);
-    printf("  transformer block %.2f, embedding %.2f, both without routers and head norms\n", block,
-           embedding);
-    printf("  base %llu, LoRA %llu\n", (unsigned long long)plan->base_params_total,
-           (unsigned long long)plan->trainable_params_total);
-}
-
-static void layout_print(const struct spec *spec, const struct model *model,
-                         const struct layout *layout)
-{
-    printf("Layout\n");
-    printf("  %d ranks: TP %d, DP %d, EP %d, %d x every expert; %d of %d experts a rank\n",
-           layout->world, layout->tp, layout->dp, layout->ep, layout->replicas,
-           layout->experts_local, model->experts);
-    printf("  an iteration is %d samples: %d micro-batch%s a rank of %d x %d tokens\n",
-           spec->global_batch_size, layout->accumulation, layout->accumulation == 1 ? "" : "es",
-           spec->micro_batch_size, spec->max_length);
-}
-
-// Of the dry run. Categories peak at different times, the total is that of one moment.
-static void dry_print(const struct plan *plan)
-{
-    char text[BYTES_TEXT];
-
-    if (!plan->dry)
-        return;
-    printf("  %-32s %12s  %s\n", "reached at", "", plan->peak_where);
-    printf("  %-32s %12s  %s, at %s\n", "largest transient",
-           bytes_format(plan->largest_bytes, text), memory_category_name(plan->largest_category),
-           plan->largest_where);
-    printf("  %-32s %12s  granules of 2 MiB\n", "mapped", bytes_format(plan->mapped_bytes, text));
-}
-
-static void bytes_print(const struct plan *plan, uint64_t cap_bytes)
-{
-    char text[BYTES_TEXT];
-
-    printf("Memory of a rank at its peak, %s backend\n", backend_of(plan));
-    for (int c = 0; c < MEMORY_CATEGORIES; c++) {
-        printf("  %-32s %12s\n", memory_category_name((enum memory_category)c),
-               bytes_format(plan->bytes[c], text));
-        for (int i = 0; i < plan->term_count; i++)
-            if ((int)plan->terms[i].category == c)
-                printf("    %-30s %12s  %s\n", plan->terms[i].name,
-                       bytes_format(plan->terms[i].bytes, text), plan->terms[i].formula);
-    }
-    printf("  %-32s %12s  %llu bytes\n", "total", bytes_format(plan->total_bytes, text),
-           (unsigned long long)plan->total_bytes);
-    dry_print(plan);
-    if (cap_bytes)
-        printf("  %-32s %12s\n", "cap", bytes_format(cap_bytes, text));
-}
-
-static json_t *whole(uint64_t value)
-{
-    return json_integer((json_int_t)value);
-}
-
-static json_t *terms_json(const struct plan *plan)
-{
-    json_t *terms = json_array();
-
-    for (int i = 0; i < plan->term_count; i++) {
-        const struct plan_term *t = &plan->terms[i];
-        json_array_append_new(terms, json_pack("{ss ss ss so}", "category",
-                                               memory_category_name(t->category), "name", t->name,
-                                               "formula", t->formula, "bytes", whole(t->bytes)));
-    }
-    return terms;
-}
-
-// null without a dry run.
-static json_t *dry_json(const struct plan *plan)
-{
-    json_t *at_peak;
-
-    if (!plan->dry)
-        return json_null();
-    at_peak = json_object();
-    for (int c = 0; c < MEMORY_CATEGORIES; c++)
-        json_object_set_new(at_peak, memory_category_name((enum memory_category)c),
-                            whole(plan->at_peak[c]));
-    return json_pack("{so ss so s{so ss ss}}", "bytes_at_peak", at_peak, "peak_where",
-                     plan->peak_where, "mapped_bytes", whole(plan->mapped_bytes),
-                     "largest_transient", "bytes", whole(plan->largest_bytes), "category",
-                     memory_category_name(plan->largest_category), "where", plan->largest_where);
-}
-
-static void json_print(const struct spec *spec, const struct plan *plan, uint64_t cap_bytes)
-{
-    const struct layout *layout = &plan->layout;
-    json_t *bytes = json_object(), *notes = json_array(), *root;
-
-    for (int c = 0; c < MEMORY_CATEGORIES; c++)
-        json_object_set_new(bytes, memory_category_name((enum memory_category)c),
-                            whole(plan->bytes[c]));
-    for (size_t i = 0; i < spec->note_count; i++)
-        json_array_append_new(notes, json_string(spec->notes[i]));
-    root = json_pack(
-        "{ss ss s{si si si si si si si} s{so so so so} so so so so so so}", "model", spec->model,
-        "backend", backend_of(plan), "layout", "ranks", layout->world, "tp", layout->tp, "dp",
-        layout->dp, "ep", layout->ep, "replicas", layout->replicas, "experts_local",
-        layout->experts_local, "accumulation", layout->accumulation, "parameters", "base",
-        whole(plan->base_params), "trainable", whole(plan->trainable_params), "base_total",
-        whole(plan->base_params_total), "trainable_total", whole(plan->trainable_params_total),
-        "bytes", bytes, "total_bytes", whole(plan->total_bytes), "cap_bytes", whole(cap_bytes),
-        "dry_run", dry_json(plan), "terms", terms_json(plan), "notes", notes);
-    json_dumpf(root, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(root);
 }
 
 static int ranks_of(const struct request *request, const struct spec *spec)
@@ -236,34 +204,131 @@ static int ranks_of(const struct request *request, const struct spec *spec)
     return spec->nproc_per_node ? spec->nproc_per_node : spec->expert_parallel;
 }
 
+// Iterations, the first learning rate, the estimate.
+static void view_fill(const struct request *r, struct plan_view *v)
+{
+    const struct spec *spec = v->spec;
+
+    v->cap_bytes = r->cap_bytes;
+    v->host_cap_bytes = r->host_bytes;
+    v->fabric = r->fabric;
+    v->choice_count = -1;
+    v->iterations = r->iterations       ? r->iterations
+                    : spec->train_iters ? spec->train_iters
+                                        : r->samples / spec->global_batch_size * spec->epochs;
+    if (v->iterations) {
+        struct schedule schedule = schedule_make(spec, v->iterations);
+        v->first_lr = schedule_lr(&schedule, spec->global_batch_size);
+    }
+    if (v->plan->cpu)
+        return;
+    v->gpu = r->gpu;
+    estimate_make(spec, v->model, v->plan, v->gpu, &v->fabric, &v->estimate);
+}
+
+static int fit(const struct request *r, struct plan_view *v, struct fl_error *e)
+{
+    const struct fit_request request = {
+        .spec = v->spec,
+        .model = v->model,
+        .world = v->plan->layout.world,
+        .cap_bytes = v->cap_bytes,
+        .host_bytes = r->host_bytes,
+        .gpu = r->gpu,
+        .fabric = r->fabric,
+    };
+    int rc = 0;
+
+    if (v->plan->cpu && (r->fit || r->explain))
+        return r->fit
+                   ? error_set(e, -EINVAL,
+                               "%s: --fit is of GPUs: take backend cpu and numerics exact out of "
+                               "the job",
+                               v->spec->source)
+                   : 0;
+    if (r->explain)
+        rc = fit_singles(&request, v->singles, &v->single_count, e);
+    if (rc == 0 && r->fit)
+        rc = fit_search(&request, v->choices, &v->choice_count, e);
+    return rc;
+}
+
+// The job with the first choice taken. path: of its file; NULL: it was given as flags.
+static int output_write(const struct request *r, const struct plan_view *v, const char *path,
+                        struct fl_error *e)
+{
+    struct spec changed;
+    char *text = NULL, *written = NULL;
+    size_t bytes;
+    int rc = 0;
+
+    if (!r->output)
+        return 0;
+    if (v->choice_count < 1)
+        return error_set(e, -ENOSPC, "%s: nothing fits: it is not written", r->output);
+    changed = fit_apply(v->spec, &v->choices[0]);
+    if (path)
+        rc = file_read(path, JOB_LIMIT, &text, &bytes, e);
+    if (rc == 0)
+        rc = job_write(v->spec, &changed, text, path ? path : r->output, &written, e);
+    if (rc == 0)
+        rc = file_write(r->output, written, strlen(written), e);
+    free(written);
+    free(text);
+    return rc;
+}
+
+static void answer_print(const struct request *r, const struct plan_view *v)
+{
+    if (r->json) {
+        plan_print_json(stdout, v);
+        return;
+    }
+    plan_print(stdout, v);
+    if (r->explain)
+        plan_explain(stdout, v);
+    if (v->choice_count >= 0)
+        plan_print_fit(stdout, v);
+}
+
 int plan_command(int argc, char **argv)
 {
-    struct request request = {0};
+    struct request request = {.fabric = FABRIC_PRESET};
     struct spec *spec = NULL;
     struct model model;
     struct plan plan;
+    struct plan_view view = {.model = &model, .plan = &plan};
     struct fl_error e;
     int rc, status = 2;
 
+    if (gpu_find(GPU_PRESET, &request.gpu, &e) < 0)
+        goto out;
     rc = options_read(argc, argv, &request, &e);
     if (rc > 0)
         return 0;
     if (rc < 0)
         goto out;
     status = 1;
+    if (request.fit && !request.cap_bytes)
+        request.cap_bytes = request.gpu->memory_bytes;
     if (spec_load(argc - optind, argv + optind, &spec, &e) || model_load(spec->model, &model, &e))
         goto out;
     rc = planned_make(spec, &model, ranks_of(&request, spec), 1, request.cap_bytes, &plan, &e);
     if (rc && rc != -ENOSPC)
         goto out;
-    if (request.json) {
-        json_print(spec, &plan, request.cap_bytes);
-    } else {
-        parameters_print(&model, &plan);
-        layout_print(spec, &model, &plan.layout);
-        bytes_print(&plan, request.cap_bytes);
-    }
+    view.spec = spec;
+    view_fill(&request, &view);
+    if (fit(&request, &view, rc ? NULL : &e) < 0 && !rc)
+        goto out;
+    answer_print(&request, &view);
     status = rc != 0;
+    if (request.fit) { // a job that does not fit was the question
+        status = view.choice_count < 1;
+        if (output_write(&request, &view, argc - optind == 1 ? argv[optind] : NULL, &e) < 0)
+            status = 1;
+        else if (status)
+            error_set(&e, -ENOSPC, "%s: nothing fits", spec->source);
+    }
 out:
     if (status) {
         fflush(stdout);

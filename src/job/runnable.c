@@ -12,7 +12,8 @@ int runnable_check(const struct spec *spec, struct fl_error *e)
     } refused[] = {
         {spec->tensor_parallel > 1, "tensor_model_parallel_size above 1",
          "use 1 and more data-parallel ranks"},
-        {spec->recompute != RECOMPUTE_FULL, "recompute_granularity other than full", "write full"},
+        {spec->recompute == RECOMPUTE_SELECTIVE && spec->recompute_part == RECOMPUTE_ATTENTION,
+         "recompute_modules attention", "write experts, or recompute_granularity full"},
         {spec->layer_inputs != LAYER_INPUTS_DEVICE, "layer_inputs other than device",
          "write device"},
         {spec->shard_frozen, "shard_frozen", "write false"},

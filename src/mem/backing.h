@@ -23,6 +23,7 @@ struct backing {
 };
 
 struct backing *backing_host(void);
+struct backing *backing_dry(void); // arena_create_dry's
 
 struct arena;
 // An arena over backing, which it then owns, also where it fails.

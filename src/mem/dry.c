@@ -38,7 +38,7 @@ static void dry_destroy(struct backing *backing, void *base, size_t bytes)
     free(backing);
 }
 
-int arena_create_dry(uint64_t cap_bytes, struct arena **out, struct fl_error *e)
+struct backing *backing_dry(void)
 {
     struct backing *backing = memory_zeroed(1, sizeof *backing);
 
@@ -49,5 +49,10 @@ int arena_create_dry(uint64_t cap_bytes, struct arena **out, struct fl_error *e)
         .zero = dry_zero,
         .destroy = dry_destroy,
     };
-    return arena_create(backing, cap_bytes, out, e);
+    return backing;
+}
+
+int arena_create_dry(uint64_t cap_bytes, struct arena **out, struct fl_error *e)
+{
+    return arena_create(backing_dry(), cap_bytes, out, e);
 }

@@ -49,7 +49,7 @@ int moe_forward(struct pass *pass, int layer, const void *delta, bool replay, st
                                 m->h, m->hq, e)) < 0 ||
         (rc = ops->router_forward(ops, m->h, w->router, tokens, capacity(pass), replay, &m->routing,
                                   e)) < 0 ||
-        (rc = dispatch_open(pass, &m->routing, &m->dispatch, e)) < 0)
+        (rc = dispatch_open(pass, layer, &m->routing, &m->dispatch, e)) < 0)
         return rc;
     rows = m->dispatch.group.rows;
     if ((rc = pass_push_rows(pass, ROW_QUANTISED, rows, hidden, &m->rows, e)) < 0 ||

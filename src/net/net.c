@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The network's passes: embedding, layers, head, and back with every layer recomputed.
+// The network's passes: embedding, layers, head, and back through layers kept or computed again.
 #include "net/pass.h"
 
 #include "base/memory.h"
@@ -8,17 +8,16 @@
 
 int net_create(const struct net_config *config, struct net **out, struct fl_error *e)
 {
-    size_t experts = (size_t)config->model->experts, ep = (size_t)config->layout->ep;
+    size_t layers = (size_t)config->model->layers, ep = (size_t)config->layout->ep;
     struct net *net = memory_zeroed(1, sizeof *net);
 
     (void)e;
     net->config = *config;
-    net->sent = memory_zeroed(experts, sizeof *net->sent);
-    net->received = memory_zeroed(experts, sizeof *net->received);
-    net->grouped = memory_zeroed(experts, sizeof *net->grouped);
+    net->counts = memory_zeroed(layers * dispatch_counts(config), sizeof *net->counts);
     net->send_bytes = memory_zeroed(ep, sizeof *net->send_bytes);
     net->recv_bytes = memory_zeroed(ep, sizeof *net->recv_bytes);
-    net->inputs = memory_zeroed((size_t)config->model->layers + 1, sizeof *net->inputs);
+    net->inputs = memory_zeroed(layers + 1, sizeof *net->inputs);
+    net->states = memory_zeroed(layers, sizeof *net->states);
     *out = net;
     return 0;
 }
@@ -27,12 +26,11 @@ void net_destroy(struct net *net)
 {
     if (!net)
         return;
+    free(net->states);
     free(net->inputs);
     free(net->recv_bytes);
     free(net->send_bytes);
-    free(net->grouped);
-    free(net->received);
-    free(net->sent);
+    free(net->counts);
     free(net);
 }
 
@@ -41,22 +39,27 @@ void net_probe_set(struct net *net, const struct net_probe *probe)
     net->probe = *probe;
 }
 
+// What stays for the backward pass stays on the arena's stack, below all that comes later.
 static int layer_forward(struct pass *pass, int layer, struct fl_error *e)
 {
+    struct layer_state *state = &pass->net->states[layer];
     struct arena *arena = pass->net->config.arena;
     struct arena_mark mark = arena_mark(arena);
     bool replay = pass->net->probe.routing;
-    int tokens = pass->batch.tokens;
-    struct attention attention;
-    struct moe moe;
-    int rc;
+    int tokens = pass->batch.tokens, rc;
 
     if ((rc = pass_see_rows(pass, "hidden", layer, pass->inputs[layer], tokens, pass->model->hidden,
                             e)) < 0 ||
-        (rc = attention_forward(pass, layer, &attention, e)) < 0 ||
-        (rc = moe_forward(pass, layer, attention.delta, replay, &moe, e)) < 0 ||
-        (rc = moe_finish(pass, layer, &moe, pass->inputs[layer + 1], e)) < 0 ||
-        (rc = pass_see_reals(pass, "router_logits", layer, moe.routing.logits, tokens,
+        (rc = attention_forward(pass, layer, &state->attention, e)) < 0)
+        goto out;
+    if (pass_keeps_attention(pass))
+        mark = arena_mark(arena);
+    if ((rc = moe_forward(pass, layer, state->attention.delta, replay, &state->moe, e)) < 0)
+        goto out;
+    if (pass_keeps_experts(pass))
+        mark = arena_mark(arena);
+    if ((rc = moe_finish(pass, layer, &state->moe, pass->inputs[layer + 1], e)) < 0 ||
+        (rc = pass_see_reals(pass, "router_logits", layer, state->moe.routing.logits, tokens,
                              pass->model->experts, e)) < 0 ||
         (rc = pass_see_routing(pass, layer, e)) < 0)
         goto out;
@@ -65,19 +68,21 @@ out:
     return rc;
 }
 
-// Recomputes the layer up to the experts' activation: nothing behind it is needed for a gradient.
+// Computes again what was not kept, up to the experts' activation: nothing behind it is needed for
+// a gradient.
 static int layer_backward(struct pass *pass, int layer, void *dx, struct fl_error *e)
 {
+    struct layer_state *state = &pass->net->states[layer];
     struct arena *arena = pass->net->config.arena;
     struct arena_mark mark = arena_mark(arena);
-    struct attention attention;
-    struct moe moe;
-    int rc;
+    int rc = 0;
 
-    if ((rc = attention_forward(pass, layer, &attention, e)) < 0 ||
-        (rc = moe_forward(pass, layer, attention.delta, true, &moe, e)) < 0 ||
-        (rc = moe_backward(pass, layer, &moe, dx, e)) < 0 ||
-        (rc = attention_backward(pass, layer, &attention, dx, e)) < 0)
+    if (!pass_keeps_attention(pass))
+        rc = attention_forward(pass, layer, &state->attention, e);
+    if (rc == 0 && !pass_keeps_experts(pass))
+        rc = moe_forward(pass, layer, state->attention.delta, true, &state->moe, e);
+    if (rc < 0 || (rc = moe_backward(pass, layer, &state->moe, dx, e)) < 0 ||
+        (rc = attention_backward(pass, layer, &state->attention, dx, e)) < 0)
         goto out;
 out:
     arena_release(arena, mark);
@@ -121,7 +126,7 @@ static int forward(struct pass *pass, double loss_scale, void *dh, struct fl_err
     const struct model_weights *w = pass->net->config.weights;
     struct ops *ops = pass->ops;
     struct arena *arena = pass->net->config.arena;
-    struct arena_mark mark = arena_mark(arena);
+    struct arena_mark mark;
     int tokens = pass->batch.tokens, rc;
     void *h;
 
@@ -130,6 +135,7 @@ static int forward(struct pass *pass, double loss_scale, void *dh, struct fl_err
     for (int layer = 0; layer < m->layers; layer++)
         if ((rc = layer_forward(pass, layer, e)) < 0)
             return rc;
+    mark = arena_mark(arena); // what layers keep is below it
     if ((rc = pass_push_rows(pass, ROW_STREAM, tokens, m->hidden, &h, e)) < 0 ||
         (rc = ops->norm_forward(ops, pass->inputs[m->layers], NULL, w->final_norm, tokens,
                                 m->hidden, NULL, h, NULL, e)) < 0 ||

@@ -54,8 +54,9 @@ void net_probe_set(struct net *net, const struct net_probe *probe);
 // gradient goes through p alone. Under accumulation and data parallelism the caller divides
 // aux_scale by the number of micro-batches of the iteration on all ranks, so that the iteration's
 // aux is their mean. A capacity factor cf limits every expert to ceil(T * k * cf / E) rows of this
-// rank's micro-batch, those with the greatest routing weights. step keys the dropout. Every layer
-// is recomputed from its input. All ranks of ep_comm call together, with any batch sizes; a rank
+// rank's micro-batch, those with the greatest routing weights. step keys the dropout. What of every
+// layer stays and what is computed again, from its input, is spec->recompute's; the results are the
+// same bits. All ranks of ep_comm call together, with any batch sizes; a rank
 // without work passes tokens = 0.
 int net_train(struct net *net, const struct batch *batch, uint64_t step, double loss_scale,
               double aux_scale, struct net_loss *loss, struct fl_error *e);

@@ -232,3 +232,17 @@ void pass_lora(const struct pass *pass, int layer, unsigned targets, struct lora
         lora->count++;
     }
 }
+
+bool pass_keeps_attention(const struct pass *pass)
+{
+    const struct spec *spec = pass->net->config.spec;
+
+    return pass->training &&
+           (spec->recompute == RECOMPUTE_NONE ||
+            (spec->recompute == RECOMPUTE_SELECTIVE && spec->recompute_part == RECOMPUTE_EXPERTS));
+}
+
+bool pass_keeps_experts(const struct pass *pass)
+{
+    return pass->training && pass->net->config.spec->recompute == RECOMPUTE_NONE;
+}

@@ -8,11 +8,10 @@
 struct net {
     struct net_config config;
     struct net_probe probe;
-    // Host counts of one dispatch: rows this rank sends to every expert, and rows every source
-    // sends to each local expert; bytes by rank for the exchange.
-    int64_t *sent, *received, *grouped;
-    size_t *send_bytes, *recv_bytes;
-    void **inputs; // of the pass
+    int64_t *counts;                 // [layers] of a dispatch's, one after another
+    size_t *send_bytes, *recv_bytes; // by rank, of one exchange
+    void **inputs;                   // of the pass
+    struct layer_state *states;      // [layers] of the pass
 };
 
 // A micro-batch on the device, the layers' inputs and their routing. In training the input of every
@@ -52,11 +51,15 @@ void pass_lora(const struct pass *pass, int layer, unsigned targets, struct lora
 
 // Rows on their way to the experts' ranks and back.
 struct dispatch {
+    // Host: rows this rank sends to every expert [E], rows every source sends to each local expert
+    // [EP, E / EP], and their sums [E / EP].
+    int64_t *sent, *received, *grouped;
     int32_t *order, *position, *index;
     struct group group;
     int rows_sent;
 };
-int dispatch_open(struct pass *pass, const struct routing *routing, struct dispatch *d,
+size_t dispatch_counts(const struct net_config *config); // of all three arrays together
+int dispatch_open(struct pass *pass, int layer, const struct routing *routing, struct dispatch *d,
                   struct fl_error *e);
 // Sends from[order[r] / divide] and groups what arrives.
 int dispatch_send(struct pass *pass, const struct dispatch *d, const void *from, int divide,
@@ -92,5 +95,15 @@ int moe_forward(struct pass *pass, int layer, const void *delta, bool replay, st
 int moe_finish(struct pass *pass, int layer, struct moe *m, void *out, struct fl_error *e);
 // dx: in, the gradient of the layer's output; out, that of m->x.
 int moe_backward(struct pass *pass, int layer, struct moe *m, void *dx, struct fl_error *e);
+
+// What a layer's forward pass leaves: to its own backward pass where it is not computed again.
+struct layer_state {
+    struct attention attention;
+    struct moe moe;
+};
+
+// Whether a half of every layer stays from the forward to the backward pass.
+bool pass_keeps_attention(const struct pass *pass);
+bool pass_keeps_experts(const struct pass *pass);
 
 #endif

@@ -27,6 +27,21 @@ static const char *state_name(uint32_t state)
     return names[state];
 }
 
+static const char *watch_name(uint32_t watch)
+{
+    static const char *const names[WATCH_STATES] = {"none",  "starting", "measures", "watch",
+                                                    "limit", "blind",    "lost"};
+
+    return names[watch];
+}
+
+static const char *members_name(uint32_t members)
+{
+    static const char *const names[MEMBERS_KINDS] = {"unknown", "cgroup", "family"};
+
+    return names[members];
+}
+
 // Neither JSON nor SQL nor sacct's columns need escapes for what is left.
 static json_t *string_plain(const char *text)
 {
@@ -54,6 +69,8 @@ static json_t *rank_object(const struct record_rank *slot)
     json_object_set_new(row, "state", json_string(state_name(slot->state)));
     json_object_set_new(row, "planned", json_integer((json_int_t)slot->planned_total));
     json_object_set_new(row, "peak", json_integer((json_int_t)slot->peak_total));
+    if (slot->measured)
+        json_object_set_new(row, "measured", json_integer((json_int_t)slot->measured));
     for (int c = 0; c < MEMORY_CATEGORIES; c++)
         json_array_append_new(by, json_integer((json_int_t)slot->peak[c]));
     json_object_set_new(row, "by", by);
@@ -69,9 +86,14 @@ static json_t *rank_object(const struct record_rank *slot)
     return row;
 }
 
+static uint64_t slot_peak(const struct record_rank *slot)
+{
+    return slot->measured ? slot->measured : slot->peak_total;
+}
+
 json_t *comment_entry(const struct comment_node *node, const struct record *record)
 {
-    json_t *entry = json_object(), *ranks = json_array(), *failed = NULL;
+    json_t *entry = json_object(), *ranks = json_array(), *failed = NULL, *watch = NULL;
     uint32_t first = 0, peak_rank = 0, written = 0, done = 0;
     uint64_t peak = 0;
     bool known = record_aborted(record, &first, NULL);
@@ -85,8 +107,11 @@ json_t *comment_entry(const struct comment_node *node, const struct record *reco
             continue; // another node's, which counts it
         written++;
         done += slot.state == RANK_DONE && !slot.exit_code;
-        if (slot.peak_total > peak || written == 1) {
-            peak = slot.peak_total;
+        if (slot.watch && !watch)
+            watch = json_pack("[[i, s, s]]", (int)node->node, watch_name(slot.watch),
+                              members_name(slot.members));
+        if (slot_peak(&slot) > peak || written == 1) {
+            peak = slot_peak(&slot);
             peak_rank = rank;
         }
         if (known && node->failed_ms && rank == first)
@@ -99,6 +124,8 @@ json_t *comment_entry(const struct comment_node *node, const struct record *reco
     json_object_set_new(entry, "nodes",
                         json_pack("[[i, i, i, I, i]]", (int)node->node, (int)written, (int)done,
                                   (json_int_t)peak, (int)peak_rank));
+    if (watch)
+        json_object_set_new(entry, "watch", watch);
     json_object_set_new(entry, "ranks", ranks);
     return entry;
 }
@@ -145,6 +172,13 @@ json_t *comment_parse(const char *text, struct fl_error *e)
 static json_int_t integer_of(const json_t *object, const char *key)
 {
     return json_integer_value(json_object_get(object, key)); // 0 for NULL and other types
+}
+
+static json_int_t row_peak(const json_t *row)
+{
+    json_int_t measured = integer_of(row, "measured");
+
+    return measured > 0 ? measured : integer_of(row, "peak");
 }
 
 static int rows_compare(const void *a, const void *b)
@@ -210,6 +244,10 @@ static json_t *entry_unite(json_t *old, const json_t *mine)
     json_object_set_new(
         out, "nodes",
         arrays_unite(json_object_get(old, "nodes"), json_object_get(out, "nodes"), nodes_compare));
+    if (json_object_get(old, "watch") || json_object_get(out, "watch"))
+        json_object_set_new(out, "watch",
+                            arrays_unite(json_object_get(old, "watch"),
+                                         json_object_get(out, "watch"), nodes_compare));
     json_object_set_new(
         out, "ranks",
         arrays_unite(json_object_get(old, "ranks"), json_object_get(out, "ranks"), rows_compare));
@@ -294,8 +332,7 @@ static void rows_drop_one(json_t *rows)
     {
         json_t *least = json_array_get(rows, drop);
         bool failed = row_failed(row), least_failed = row_failed(least);
-        if (failed != least_failed ? least_failed
-                                   : integer_of(row, "peak") < integer_of(least, "peak"))
+        if (failed != least_failed ? least_failed : row_peak(row) < row_peak(least))
             drop = i;
     }
     json_array_remove(rows, drop);

@@ -7,7 +7,9 @@
 //      "tasks": ranks of the step,
 //      "failed": {"rank", "at" (Unix time, ms), "cause"},    the first failure, when there was one
 //      "nodes": [[node, ranks, done, peak bytes, its rank], ...],
+//      "watch": [[node, what held the cap, how processes were known], ...],   where there was one
 //      "ranks": [{"rank", "node", "gpu", "state", "planned", "peak", "by" (peak by category),
+//                 "measured" (by the watch, where it did),
 //                 "rss", "cap", "tps" (tokens a second), "loss", "exit" (wait status; null: told by
 //                 another node's rank), "cause"}, ...]}}}
 #ifndef FL_REPORT_COMMENT_H
@@ -38,7 +40,8 @@ json_t *comment_entry(const struct comment_node *node, const struct record *reco
 
 // Merges an entry into old (NULL or "": none) and returns the whole text in *out (free() it), at
 // most limit bytes: of what does not fit, ranks' categories go first, then earlier steps' ranks,
-// then the ranks with the smallest peaks. "nodes", and with it the totals, stays.
+// then the ranks with the smallest peaks. A peak is what was measured, else what the rank reported.
+// "nodes", and with it the totals, stays.
 int comment_merge(const char *old, const struct comment_key *key, const json_t *entry, size_t limit,
                   char **out, struct fl_error *e);
 

@@ -232,12 +232,13 @@ int record_read(const struct record *record, uint32_t rank, struct record_rank *
     memcpy(values, words, sizeof *values);
     if (values->rank != rank || values->local_rank >= RECORD_RANKS_MAX ||
         values->ep_rank >= RECORD_RANKS_MAX || values->dp_rank >= RECORD_RANKS_MAX ||
-        values->state >= RANK_STATES || values->pid < 0 || values->exit_code < 0 ||
+        values->state >= RANK_STATES || values->watch >= WATCH_STATES ||
+        values->members >= MEMBERS_KINDS || values->pid < 0 || values->exit_code < 0 ||
         values->exit_code > EXIT_CODE_MAX || !bytes_valid(values->planned, MEMORY_CATEGORIES) ||
         !bytes_valid(values->peak, MEMORY_CATEGORIES) || !bytes_valid(&values->planned_total, 1) ||
         !bytes_valid(&values->peak_total, 1) || !bytes_valid(&values->cap, 1) ||
-        !bytes_valid(&values->rss_peak, 1) || values->iterations > COUNT_MAX ||
-        values->tokens > COUNT_MAX)
+        !bytes_valid(&values->measured, 1) || !bytes_valid(&values->rss_peak, 1) ||
+        values->iterations > COUNT_MAX || values->tokens > COUNT_MAX)
         return -EINVAL;
     string_clean(values->node, sizeof values->node);
     string_clean(values->gpu, sizeof values->gpu);

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define RECORD_VERSION   1
+#define RECORD_VERSION   2
 #define RECORD_RANKS_MAX 65536
 #define RECORD_NODE      64
 #define RECORD_GPU       64
@@ -27,15 +27,38 @@
 
 enum rank_state { RANK_EMPTY, RANK_LOADING, RANK_TRAINING, RANK_DONE, RANK_FAILED, RANK_STATES };
 
+// What held the step's device memory under its cap, beside the ranks' own arenas.
+enum watch_state {
+    WATCH_NONE,     // nobody asked for it
+    WATCH_STARTING, // not in force: no sample yet
+    WATCH_MEASURES, // without a cap
+    WATCH_WATCHES,  // in force: samples, and the action over the cap
+    WATCH_LIMITS,   // in force: the driver's limit on every rank's cgroup, and samples
+    WATCH_BLIND,    // not in force: it cannot measure
+    WATCH_LOST,     // not in force: the watch died
+    WATCH_STATES,
+};
+
+// By what the watch knows the step's processes.
+enum watch_members {
+    MEMBERS_UNKNOWN,
+    MEMBERS_CGROUP, // the step's cgroup, which nobody leaves
+    MEMBERS_FAMILY, // descendants of slurmstepd, once seen, and what SLURM_JOB_ID and
+                    // SLURM_STEP_ID of the job's user add
+    MEMBERS_KINDS,
+};
+
 struct record_rank {
     uint32_t rank, local_rank, ep_rank, dp_rank, state;
+    uint32_t watch, members;                 // enum watch_state, enum watch_members
     int32_t pid, exit_code;                  // exit_code: as wait() gives it, written by the daemon
     char node[RECORD_NODE], gpu[RECORD_GPU]; // gpu: UUID or "cpu"
     uint64_t planned[MEMORY_CATEGORIES], planned_total; // bytes
     uint64_t peak[MEMORY_CATEGORIES], peak_total;       // bytes, reported by the rank's arena
-    uint64_t cap;                                       // bytes, 0 none
-    uint64_t rss_peak;                                  // bytes of host memory
-    uint64_t iterations, tokens;                        // tokens: of this rank
+    uint64_t measured;           // bytes, most that the rank's processes held on one device
+    uint64_t cap;                // bytes, 0 none
+    uint64_t rss_peak;           // bytes of host memory
+    uint64_t iterations, tokens; // tokens: of this rank
     double tokens_per_second, loss;
     char cause[RECORD_CAUSE]; // why it failed, one line
 };
@@ -51,6 +74,7 @@ uint32_t record_ranks(const struct record *record);
 
 // Writes a whole slot under its sequence lock.
 int record_write(struct record *record, const struct record_rank *values);
+// watch, members and measured count only in a record that no rank maps.
 // A consistent copy; every string is terminated, every number bounded. -EAGAIN: torn after retries;
 // -ENOENT: empty; -EINVAL: checksum or content wrong.
 int record_read(const struct record *record, uint32_t rank, struct record_rank *values);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COLUMNS   11
+#define COLUMNS   12
 #define CELL_MAX  48
 #define CAUSE_MAX 256
 
@@ -19,8 +19,9 @@ struct row {
     char cause[CAUSE_MAX];
 };
 
-static const char *const titles[COLUMNS] = {"rank", "node", "GPU",      "state", "planned", "peak",
-                                            "cap",  "host", "tokens/s", "loss",  "exit"};
+static const char *const titles[COLUMNS] = {"rank",    "node",     "GPU",      "state",
+                                            "planned", "peak",     "measured", "cap",
+                                            "host",    "tokens/s", "loss",     "exit"};
 static const bool left[COLUMNS] = {[1] = true, [2] = true, [3] = true};
 
 static void text_copy(char *out, size_t size, const json_t *value)
@@ -75,11 +76,12 @@ static void row_fill(struct row *row, const json_t *rank)
     text_copy(row->cells[3], CELL_MAX, json_object_get(rank, "state"));
     bytes_cell(row->cells[4], json_object_get(rank, "planned"));
     bytes_cell(row->cells[5], json_object_get(rank, "peak"));
-    bytes_cell(row->cells[6], json_object_get(rank, "cap"));
-    bytes_cell(row->cells[7], json_object_get(rank, "rss"));
-    number_cell(row->cells[8], json_object_get(rank, "tps"), "-", 1);
-    number_cell(row->cells[9], json_object_get(rank, "loss"), "-", 4);
-    exit_cell(row->cells[10], json_object_get(rank, "exit"));
+    bytes_cell(row->cells[6], json_object_get(rank, "measured"));
+    bytes_cell(row->cells[7], json_object_get(rank, "cap"));
+    bytes_cell(row->cells[8], json_object_get(rank, "rss"));
+    number_cell(row->cells[9], json_object_get(rank, "tps"), "-", 1);
+    number_cell(row->cells[10], json_object_get(rank, "loss"), "-", 4);
+    exit_cell(row->cells[11], json_object_get(rank, "exit"));
     if (json_is_string(json_object_get(rank, "cause")))
         text_copy(row->cause, sizeof row->cause, json_object_get(rank, "cause"));
 }
@@ -93,7 +95,7 @@ static void line_print(FILE *out, const struct row *row, const int width[COLUMNS
 
 static void total_fill(struct row *total, const json_t *ranks)
 {
-    uint64_t planned = 0, peak = 0, host = 0;
+    uint64_t planned = 0, peak = 0, measured = 0, host = 0;
     double tokens = 0;
     json_t *rank;
     size_t i;
@@ -103,14 +105,16 @@ static void total_fill(struct row *total, const json_t *ranks)
     {
         planned += bytes_of(json_object_get(rank, "planned"));
         peak += bytes_of(json_object_get(rank, "peak"));
+        measured += bytes_of(json_object_get(rank, "measured"));
         host += bytes_of(json_object_get(rank, "rss"));
         tokens += json_number_value(json_object_get(rank, "tps"));
     }
     snprintf(total->cells[0], CELL_MAX, "all");
     snprintf(total->cells[4], CELL_MAX, "%s", bytes_format(planned, text));
     snprintf(total->cells[5], CELL_MAX, "%s", bytes_format(peak, text));
-    snprintf(total->cells[7], CELL_MAX, "%s", bytes_format(host, text));
-    snprintf(total->cells[8], CELL_MAX, "%.1f", tokens);
+    snprintf(total->cells[6], CELL_MAX, "%s", measured ? bytes_format(measured, text) : "-");
+    snprintf(total->cells[8], CELL_MAX, "%s", bytes_format(host, text));
+    snprintf(total->cells[9], CELL_MAX, "%.1f", tokens);
 }
 
 // Where the highest peak went.
@@ -135,6 +139,36 @@ static void categories_print(FILE *out, const json_t *ranks)
             fprintf(out, " %s %s", memory_category_name((enum memory_category)c),
                     bytes_format(bytes_of(json_array_get(by, (size_t)c)), text));
     fputc('\n', out);
+}
+
+// What held the cap on each node.
+static void watch_print(FILE *out, const json_t *nodes)
+{
+    static const char *const states[][2] = {
+        {"starting", "cap not in force: the step ended before the first sample"},
+        {"measures", "no cap, measured"},
+        {"watch", "cap in force: sampled"},
+        {"limit", "cap in force: the driver's limit, and sampled"},
+        {"blind", "cap not in force: it could not be measured"},
+        {"lost", "cap not in force: the watch died"},
+    };
+    json_t *node;
+    size_t i;
+
+    json_array_foreach(nodes, i, node)
+    {
+        const char *state = json_string_value(json_array_get(node, 1)),
+                   *members = json_string_value(json_array_get(node, 2)), *words = "unknown";
+        for (size_t s = 0; state && s < sizeof states / sizeof *states; s++)
+            if (!strcmp(state, states[s][0]))
+                words = states[s][1];
+        fprintf(out, "device memory of node %lld: %s%s\n",
+                (long long)json_integer_value(json_array_get(node, 0)), words,
+                !members                     ? ""
+                : !strcmp(members, "cgroup") ? " (processes of the step's cgroup)"
+                : !strcmp(members, "family") ? " (slurmstepd's descendants)"
+                                             : "");
+    }
 }
 
 void table_print(FILE *out, json_t *step)
@@ -162,6 +196,7 @@ void table_print(FILE *out, json_t *step)
     for (size_t i = 0; i < count + (count ? 2 : 0); i++)
         line_print(out, &rows[i], width);
     categories_print(out, ranks);
+    watch_print(out, json_object_get(step, "watch"));
     if ((json_int_t)count < tasks)
         fprintf(out, "%zu of %lld ranks: the others left nothing, or there was no room for them\n",
                 count, (long long)tasks);

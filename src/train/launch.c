@@ -53,8 +53,9 @@ int launch_read(int argc, char **argv, struct launch *launch, struct fl_error *e
     static const char *const locals[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                          "SLURM_LOCALID", NULL};
     static const char *const caps[] = {LAUNCH_CAP_ENV, NULL};
+    static const char *const host_caps[] = {LAUNCH_HOST_CAP_ENV, NULL};
     static const char *const devices[] = {LAUNCH_DEVICE_ENV, NULL};
-    int64_t world = 0, rank = 0, local = 0, device = -1, cap = 0;
+    int64_t world = 0, rank = 0, local = 0, device = -1, cap = 0, host_cap = 0;
     int rc;
 
     *launch = (struct launch){0};
@@ -71,6 +72,8 @@ int launch_read(int argc, char **argv, struct launch *launch, struct fl_error *e
     if (rc == 0)
         rc = number_read(caps, 0, INT64_MAX, &cap, e);
     if (rc == 0)
+        rc = number_read(host_caps, 0, INT64_MAX, &host_cap, e);
+    if (rc == 0)
         rc = number_read(devices, 0, INT_MAX, &device, e);
     if (rc < 0)
         return rc;
@@ -79,6 +82,11 @@ int launch_read(int argc, char **argv, struct launch *launch, struct fl_error *e
     launch->local_rank = (int)local;
     launch->device = (int)(device < 0 ? local : device);
     launch->cap = (uint64_t)cap;
+    launch->host_cap = (uint64_t)host_cap;
+    launch->cap_source = getenv(LAUNCH_CAP_SOURCE_ENV);
+    launch->host_source = getenv(LAUNCH_HOST_SOURCE_ENV);
+    launch->model_roots = getenv(LAUNCH_MODELS_ENV);
+    launch->output_roots = getenv(LAUNCH_OUTPUTS_ENV);
     words_find(argc, argv, launch);
     return 0;
 }

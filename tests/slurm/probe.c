@@ -3,13 +3,16 @@
 // limits, CPUs and descriptors, fills its slot of the record, and then ends as PROBE tells:
 // "" at once; "wait" until the step is aborted; "hang" for a minute; "die RANK" as wait, but that
 // rank kills itself; "exit RANK" as wait, but that rank exits with code 7; "hang RANK" as hang, but
-// that rank kills itself.
+// that rank kills itself; "leave RANK" as wait, but that rank leaves a grandchild in a session of
+// its own, called probe-leaf, without an environment and with the step's standard streams closed;
+// "sleep" as wait, for three seconds.
 #include "report/record.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -86,16 +89,38 @@ static void wait_for_end(struct record *record, int seconds, int heed)
     }
 }
 
+static void leaf_leave(void)
+{
+    struct timespec seen = {.tv_sec = 2}; // a sample of the family
+
+    if (fork())
+        return;
+    setsid();
+    nanosleep(&seen, NULL);
+    if (fork())
+        _exit(0);
+    for (int fd = 0; fd < 3; fd++)
+        close(fd);
+    execle("/proc/self/exe", "probe-leaf", (char *)NULL, (char *const[]){NULL});
+    _exit(1);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = getenv("PROBE"), *text = getenv(RECORD_FD_ENV);
-    uint32_t rank = (uint32_t)atoi(getenv("FP8_LORA_RANK"));
+    uint32_t rank;
     struct record *record;
     struct record_rank slot;
     struct fl_error e;
     char word[16] = "";
     unsigned chosen = UINT32_MAX;
 
+    if (!strcmp(argv[0], "probe-leaf")) {
+        prctl(PR_SET_NAME, "probe-leaf");
+        sleep(60);
+        return 0;
+    }
+    rank = (uint32_t)atoi(getenv("FP8_LORA_RANK"));
     if (record_open(text ? atoi(text) : -1, &record, &e)) {
         fprintf(stderr, "%s\n", e.text);
         return 1;
@@ -114,14 +139,17 @@ int main(int argc, char **argv)
     slot = slot_fill(rank);
     record_write(record, &slot);
     if (what && sscanf(what, "%15s %u", word, &chosen) > 0) {
-        if (chosen == rank) {
+        if (!strcmp(word, "leave")) {
+            if (chosen == rank)
+                leaf_leave();
+        } else if (chosen == rank) {
             struct timespec moment = {.tv_nsec = 300000000}; // the others have begun
             nanosleep(&moment, NULL);
             if (!strcmp(word, "exit"))
                 return 7;
             raise(SIGKILL);
         }
-        wait_for_end(record, 60, strcmp(word, "hang"));
+        wait_for_end(record, strcmp(word, "sleep") ? 60 : 3, strcmp(word, "hang"));
     }
     slot.state = RANK_DONE;
     record_write(record, &slot);

@@ -45,10 +45,10 @@ expect 0 '"base": 5164972032' "$tool" plan --json job.yaml
 expect 1 'is above the cap of 6.00 GiB: weights 5.43 GiB' "$tool" plan --cap 6GiB job.yaml
 expect 1 'MiB  88866816 fp32' "$tool" plan --cap 6GiB job.yaml
 expect 0 'layer 47 backward: fc1_backward' "$tool" plan job.yaml
-expect 0 'activations, at layer 0 forward: fc2_forward' "$tool" plan job.yaml
+expect 0 'activations, at head_forward' "$tool" plan job.yaml
 expect 0 '"peak_where": "layer 47 backward: fc1_backward"' "$tool" plan --json job.yaml
 expect 0 '"dry_run": null' "$tool" plan --json -- NPROC_PER_NODE=8 sft --model m30 --dataset d \
-    --recompute_granularity selective
+    --shard_frozen true
 expect 1 'does not divide the 6 ranks' "$tool" plan --ranks 6 job.yaml
 expect 1 'none.yaml: cannot open' "$tool" plan none.yaml
 echo 'lora_rnak: 3' >> job.yaml
@@ -56,7 +56,7 @@ expect 1 "job.yaml:7: unknown key 'lora_rnak', did you mean 'lora_rank'?" "$tool
 expect 1 "nowhere/config.json" "$tool" plan -- sft --model nowhere --dataset d
 expect 2 "unknown option '--cup'" "$tool" plan --cup 3 job.yaml
 expect 2 "--ranks: '0' is not in [1, 65536]" "$tool" plan --ranks 0 job.yaml
-expect 2 "--cap: 'much' is not an amount of memory: write it as 80GiB" \
+expect 2 "--gpu-memory: 'much' is not an amount of memory: write it as 80GiB" \
     "$tool" plan --cap much job.yaml
 expect 2 'give a job file' "$tool" plan
 expect 0 '--lora_rank N' "$tool" plan --help-flags

@@ -87,6 +87,44 @@ ok $? "the word the plugin put the trainer in place of comes back"
 cmp -s <(values lm_loss flags.out) <(values lm_loss argv0.out)
 ok $? "two equal jobs have equal losses"
 
+# What is computed again is the same bits: adapters after some iterations, on one rank and two.
+for numerics in exact fp8; do
+    for ranks in 1 $(command -v mpirun >/dev/null && echo 2); do
+        name=again-$numerics-$ranks
+        for recompute in full none selective; do
+            job "$name-$recompute" numerics $numerics recompute_granularity $recompute lora_dropout 0.1 \
+                moe_aux_loss_coeff 0.01 moe_expert_capacity_factor 1 expert_model_parallel_size $ranks \
+                val_dataset val.jsonl eval_interval 2
+            if [ "$ranks" = 1 ]; then
+                "$core" "$name-$recompute.yaml" >"$name-$recompute.log" 2>"$name-$recompute.err"
+            else
+                ranks 2 "$core" "$name-$recompute.yaml" >"$name-$recompute.log" 2>"$name-$recompute.err"
+            fi || sed 's/^/# /' "$name-$recompute.err"
+        done
+        for recompute in none selective; do
+            cmp "$name-full.out/adapter_model.safetensors" "$name-$recompute.out/adapter_model.safetensors" &&
+                cmp -s <(values grad_norm "$name-full.out") <(values grad_norm "$name-$recompute.out")
+            ok $? "recompute $recompute as full, $numerics, $ranks ranks"
+        done
+    done
+done
+
+# As little as the cap allows: all kept, half kept, nothing kept.
+peak() { sed -n 's/.*"planned_bytes":\([0-9]*\).*/\1/p' "$1.out/metrics.jsonl" | head -n 1; }
+for cap in "" 100000000000 "$(($(peak again-fp8-1-selective) + (8 << 20)))" "$(($(peak again-fp8-1-full) + (8 << 20)))"; do
+    job "auto$cap" numerics fp8 recompute_granularity auto lora_dropout 0.1 moe_aux_loss_coeff 0.01 \
+        moe_expert_capacity_factor 1 val_dataset val.jsonl eval_interval 2
+    env ${cap:+"FP8_LORA_CAP=$cap"} "$core" "auto$cap.yaml" >"auto$cap.log" 2>"auto$cap.err"
+    case $cap in
+    '') wanted=full ;;
+    100000000000) wanted=none ;;
+    "$(($(peak again-fp8-1-selective) + (8 << 20)))") wanted=selective ;;
+    *) wanted=full ;;
+    esac
+    [ -n "$(peak "auto$cap")" ] && [ "$(peak "auto$cap")" = "$(peak "again-fp8-1-$wanted")" ]
+    ok $? "recompute auto under ${cap:-no} cap is $wanted"
+done
+
 # Moments in the narrow types of the seed job and in the narrowest follow those in fp32.
 job wide train_iters 8
 "$core" wide.yaml >wide.log 2>wide.err

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # The plugin's unit tests under valgrind: no invalid access, no leak, in clients,
-# in slurmstepd's place and in the children it forks.
+# in slurmstepd's place, in the children it forks and in the watch.
 set -u
 cd "${FL_BUILD_DIR:?}" || exit 1
 if ! command -v valgrind >/dev/null; then
@@ -11,9 +11,9 @@ elif ldd tests/unit/test_plugin | grep -q libasan || nm tests/unit/test_plugin |
     echo "1..0 # SKIP built with sanitizers, which valgrind cannot run"
     exit 0
 fi
-echo 1..2
+echo 1..3
 number=0
-for test in spank plugin; do
+for test in spank plugin watch; do
     log=$(valgrind --quiet --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite,indirect \
         --child-silent-after-fork=no --trace-children=yes --trace-children-skip='/usr/bin/*,/bin/*' \
         "tests/unit/test_$test" 2>&1)

@@ -171,6 +171,48 @@ static void others_ranks_are_not_counted(void **state)
     close(fd);
 }
 
+// The watch's word counts more than the rank's, for the head, the node's peak and what is cut.
+static void measured_counts(void **state)
+{
+    struct comment_node about = {.key = {77, 0, 0}, .node = 0, .tasks = 2};
+    struct record *record;
+    struct fl_error e;
+    json_t *entry, *other = entry_of(1, 4, 2, 4, -1), *step, *watch, *ranks;
+    char *one, *two;
+    int fd;
+    (void)state;
+    check_ok(record_create(2, &record, &fd, &e), &e);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct record_rank slot = {.rank = rank,
+                                   .state = RANK_DONE,
+                                   .peak_total = UINT64_C(9) << 30,
+                                   .measured = (UINT64_C(11) - rank) << 30,
+                                   .watch = WATCH_LIMITS,
+                                   .members = MEMBERS_CGROUP};
+        record_write(record, &slot);
+    }
+    entry = comment_entry(&about, record);
+    one = merged(NULL, about.key, entry, COMMENT_LIMIT);
+    assert_non_null(strstr(one, "step 0: 2 ranks, peak 11.00 GiB (rank 0), done {"));
+    two = merged(one, about.key, other, COMMENT_LIMIT);
+    step = step_of(two, "77.0.0");
+    watch = json_object_get(step, "watch");
+    assert_int_equal(json_array_size(watch), 1); // the other node had none
+    assert_string_equal(json_string_value(json_array_get(json_array_get(watch, 0), 1)), "limit");
+    assert_string_equal(json_string_value(json_array_get(json_array_get(watch, 0), 2)), "cgroup");
+    ranks = json_object_get(step, "ranks");
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(ranks, 1), "measured")),
+                     10LL << 30);
+    assert_null(json_object_get(json_array_get(ranks, 2), "measured"));
+    json_decref(step);
+    free(one);
+    free(two);
+    json_decref(entry);
+    json_decref(other);
+    record_close(record);
+    close(fd);
+}
+
 static void earliest_failure_counts(void **state)
 {
     json_t *a = entry_of(0, 4, 0, 2, 1), *b = entry_of(1, 4, 2, 4, 3), *step, *failed;
@@ -329,8 +371,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(own_node_knows_best),   cmocka_unit_test(others_ranks_are_not_counted),
         cmocka_unit_test(nodes_and_steps_merge), cmocka_unit_test(earliest_failure_counts),
-        cmocka_unit_test(text_of_others_stays),  cmocka_unit_test(large_steps_are_cut),
-        cmocka_unit_test(many_steps_are_cut),    cmocka_unit_test(hostile_texts),
+        cmocka_unit_test(measured_counts),       cmocka_unit_test(text_of_others_stays),
+        cmocka_unit_test(large_steps_are_cut),   cmocka_unit_test(many_steps_are_cut),
+        cmocka_unit_test(hostile_texts),
     };
     return cmocka_run_group_tests_name("admin_comment", tests, NULL, NULL);
 }

@@ -4,14 +4,13 @@
 #include "unit/check.h"
 
 #include "base/file.h"
-#include "base/memory.h"
-#include "base/philox.h"
 #include "comm/dry.h"
 #include "job/plan.h"
 #include "mem/arena.h"
 #include "ops/dry/routing.h"
 #include "train/dry_run.h"
 #include "train/planned.h"
+#include "unit/random_jobs.h"
 #include "unit/seed_jobs.h"
 
 #include <errno.h>
@@ -20,78 +19,6 @@
 #include <time.h>
 
 #define JOBS 10000
-
-static uint32_t draws;
-
-// A number in [low, high], the same in every run.
-static int drawn(int low, int high)
-{
-    const uint32_t counter[4] = {draws++, 0, 0, 0}, key[2] = {2026, 4};
-    uint32_t random[4];
-
-    philox4x32(counter, key, random);
-    return low + (int)(random[0] % (uint32_t)(high - low + 1));
-}
-
-static const char *chosen(const char *const *list, int count)
-{
-    return list[drawn(0, count - 1)];
-}
-#define CHOSEN(list) chosen(list, (int)(sizeof list / sizeof *list))
-
-static struct model model_draw(int ep)
-{
-    int kv_heads = drawn(1, 4), experts = ep * drawn(1, 12);
-
-    return (struct model){
-        .layers = drawn(1, 5),
-        .hidden = drawn(16, drawn(0, 1) ? 300 : 7000),
-        .heads = kv_heads * drawn(1, 4),
-        .kv_heads = kv_heads,
-        .head_dim = 2 * drawn(4, 70),
-        .experts = experts,
-        .top_k = drawn(1, experts < 10 ? experts : 10),
-        .expert_width = drawn(1, drawn(0, 1) ? 100 : 3000),
-        .vocab = drawn(2, drawn(0, 3) ? 3000 : 200000),
-        .rms_eps = 1e-6,
-        .rope_theta = 1e4,
-        .norm_topk_prob = true,
-        .tied_embeddings = drawn(0, 1),
-        .fp8 = true,
-    };
-}
-
-static char *job_draw(int ep)
-{
-    static const char *const targets[] = {"all-linear",
-                                          "[linear_qkv]",
-                                          "[linear_proj]",
-                                          "[linear_fc1]",
-                                          "[linear_fc2]",
-                                          "[linear_qkv, linear_fc2]",
-                                          "[q_proj]",
-                                          "[k_proj]",
-                                          "[v_proj, linear_fc1]",
-                                          "[q_proj, k_proj, v_proj, o_proj]",
-                                          "[q_proj, v_proj, linear_fc1, linear_fc2]"};
-    static const char *const backends[] = {"backend: cpu\nnumerics: exact", "backend: cpu",
-                                           "backend: cuda"};
-    static const char *const capacities[] = {"", "", "moe_expert_capacity_factor: 0.3\n",
-                                             "moe_expert_capacity_factor: 1\n",
-                                             "moe_expert_capacity_factor: 2.5\n"};
-    static const char *const data[] = {"", "val_dataset: v\n"};
-    static const char *const dropouts[] = {"0", "0.05"};
-    static const char *const types[] = {"fp32", "fp16", "bf16", "fp8"};
-
-    return memory_format("model: m\ndataset: d\nglobal_batch_size: 2882880\n%s\n"
-                         "target_modules: %s\nlora_rank: %d\nlora_dropout: %s\n"
-                         "micro_batch_size: %d\nmax_length: %d\n"
-                         "expert_model_parallel_size: %d\n%s%s"
-                         "exp_avg_dtype: %s\nexp_avg_sq_dtype: %s\n",
-                         CHOSEN(backends), CHOSEN(targets), drawn(1, drawn(0, 2) ? 40 : 600),
-                         CHOSEN(dropouts), drawn(1, 4), drawn(2, drawn(0, 2) ? 700 : 20000), ep,
-                         CHOSEN(capacities), CHOSEN(data), CHOSEN(types), CHOSEN(types));
-}
 
 static struct spec *spec_of(const char *text)
 {
@@ -141,7 +68,7 @@ static void closed_form_beside_dry_run(void **state)
     for (int i = 0; i < JOBS; i++) {
         int ep = drawn(1, 8), world = ep * drawn(1, 2), threads = drawn(1, 5);
         struct model model = model_draw(ep);
-        char *text = job_draw(ep);
+        char *text = job_draw(ep, backend_draw());
         struct spec *spec = spec_of(text);
         struct dry_result dry;
         struct plan plan;
@@ -326,10 +253,11 @@ static void caps_and_refusals(void **state)
     assert_memory_equal(plan.bytes, closed.bytes, sizeof plan.bytes);
     assert_true(plan.total_bytes < closed.total_bytes); // not all peak at once
     assert_true(plan.mapped_bytes - plan.total_bytes < 2 * ARENA_GRANULE);
-    check_ok(planned_make(spec, &model, 2, 1, plan.mapped_bytes, &plan, &e), &e);
-    check_error(planned_make(spec, &model, 2, 1, plan.mapped_bytes - 1, &plan, &e), &e,
+    check_ok(planned_make(spec, &model, 2, 1, plan_need(&plan), &plan, &e), &e);
+    check_error(planned_make(spec, &model, 2, 1, plan_need(&plan) - 1, &plan, &e), &e,
                 "job.yaml: the plan of ");
     assert_int_equal(e.code, -ENOSPC);
+    assert_non_null(strstr(e.text, "; it fits with "));
     assert_true(plan.dry);
     spec->shard_frozen = true;
     check_ok(planned_make(spec, &model, 2, 1, 0, &plan, &e), &e);

@@ -112,8 +112,17 @@ static void plan_of_seed_job_2(void **state)
     struct fl_error e;
     (void)state;
     check_ok(spec_parse_flags(SEED_WORDS(seed_job_2), &spec, &e), &e);
-    check_error(plan_make(spec, &model, 8, 0, &plan, &e), &e,
-                "command line: tensor_model_parallel_size 2 is not supported: use 1");
+    check_ok(plan_make(spec, &model, 8, 0, &plan, &e), &e);
+    // Half of the heads and of the vocabulary, one half of q k v's rows of B and of proj's columns.
+    assert_true(plan.base_params == 62ull * (6144 * (48 + 4 + 4 + 48) * 128 + 160 * 6144 +
+                                             2 * 6144 + 2 * 128 + 20 * 3 * 2560 * 6144) +
+                                        151936ull * 6144 + 6144);
+    assert_true(plan.trainable_params ==
+                62ull * 128 *
+                    (6144 + 56 * 128 + 48 * 128 + 6144 + 20 * (6144 + 5120 + 2560 + 6144)));
+    assert_true(plan.layout.dp == 4);
+    spec->tensor_parallel = 5;
+    check_error(plan_make(spec, &model, 10, 0, &plan, &e), &e, "does not divide");
     spec->tensor_parallel = 1;
     spec->micro_batch_size = 2;
     check_ok(plan_make(spec, &model, 8, 0, &plan, &e), &e);
@@ -182,7 +191,7 @@ static void targets_and_ties(void **state)
     struct fl_error e;
     struct plan plan, tied;
     (void)state;
-    assert_true(params_trainable(spec, &model, 16) ==
+    assert_true(params_trainable(spec, &model, 1, 16) ==
                 4 * 8 * ((256 + 512) + 2 * (256 + 256) + (512 + 256)));
     check_ok(plan_make(spec, &model, 1, 0, &plan, &e), &e);
     model.tied_embeddings = true;
@@ -267,15 +276,15 @@ static void cap_and_refusals(void **state)
     struct fl_error e;
     (void)state;
     check_ok(plan_make(spec, &model, 1, 0, &plan, &e), &e);
-    check_ok(plan_make(spec, &model, 1, plan.total_bytes + (4 << 20), &same, &e), &e);
-    check_error(plan_make(spec, &model, 1, plan.total_bytes + (4 << 20) - 1, &same, &e), &e,
+    assert_true(plan_need(&plan) == plan.total_bytes + (4 << 20) + plan.outside_bytes);
+    check_ok(plan_make(spec, &model, 1, plan_need(&plan), &same, &e), &e);
+    check_error(plan_make(spec, &model, 1, plan_need(&plan) - 1, &same, &e), &e,
                 "job.yaml: the plan of ");
     assert_int_equal(e.code, -ENOSPC);
     assert_true(same.total_bytes == plan.total_bytes);
     check_error(plan_make(spec, &model, 1, 1 << 20, &same, &e), &e,
-                "a rank, rounding included, is above the cap of 1.00 MiB: ");
+                "a rank, rounding and context included, is above the cap of 1.00 MiB: ");
     assert_non_null(strstr(e.text, "activations "));
-    assert_non_null(strstr(e.text, "; lower micro_batch_size, max_length or lora_rank"));
     check_error(plan_make(spec, &model, 3, 0, &plan, &e), &e, "global_batch_size 16");
     model.layers = 1 << 24;
     model.hidden = 1 << 24;

@@ -60,6 +60,8 @@ static void command_words(void **state)
               "8\0-nx\0-n\0");
     assert_int_equal(words_tasks(&w, 3), 3);
     assert_int_equal(words_tasks(&w, INT_MAX), 8);
+    assert_string_equal(words_value(&w, INT_MAX, "nodes", 3, 'N'), "2");
+    assert_null(words_value(&w, INT_MAX, "partition", 3, 'p'));
     assert_null(words_option(&w, INT_MAX, "fp8-lora"));
     words_free(&w);
     w = WORDS("srun\0--fp8-lora-other\0--fp8-loraX\0-fp8-lora\0--n");
@@ -67,9 +69,9 @@ static void command_words(void **state)
     assert_int_equal(words_tasks(&w, INT_MAX), 0);
     words_free(&w);
     w = WORDS("srun\0--cpu-bind=none\0--cpu-b\0cores\0--cpu-freq=1\0--\0--cpu-bind=q");
-    assert_string_equal(words_value(&w, INT_MAX, "cpu-bind", 5), "cores");
-    assert_string_equal(words_value(&w, 2, "cpu-bind", 5), "none");
-    assert_null(words_value(&w, INT_MAX, "cpu_bind", 4));
+    assert_string_equal(words_value(&w, INT_MAX, "cpu-bind", 5, 0), "cores");
+    assert_string_equal(words_value(&w, 2, "cpu-bind", 5, 0), "none");
+    assert_null(words_value(&w, INT_MAX, "cpu_bind", 4, 0));
     words_free(&w);
     check_error(words_split(strdup("x"), 1, &w, &e), &e, "does not end");
     check_ok(words_read(&w, &e), &e);
@@ -163,6 +165,50 @@ static void folders_above(const char *base)
     unlink(link);
 }
 
+static void cap_settings(void)
+{
+    static const struct {
+        const char *argument, *says;
+    } refused[] = {
+        {"max_device_memory=lots", "plugstack.conf: max_device_memory: "},
+        {"max_device_memory=", "plugstack.conf: max_device_memory: "},
+        {"action=shoot", "'action=shoot': expected action=refuse, kill or warn"},
+        {"action=", "'action=': expected"},
+        {"on_failure=stop", "'on_failure=stop': expected"},
+        {"grace=-1", "'grace=-1': expected"},
+        {"grace=3601", "grace=SECONDS up to 3600"},
+        {"grace=5s", "'grace=5s': expected"},
+        {"grace=", "'grace=': expected"},
+        {"grace=nan", "'grace=nan': expected"},
+        {"nvml=libnvidia-ml.so.1", "argument 'nvml=libnvidia-ml.so.1' is not core=/PATH"},
+        {"watch=watch", "argument 'watch=watch' is not core=/PATH"},
+        {"ration=1", "argument 'ration=1' is not core=/PATH"},
+    };
+    char *all[] = {
+        (char *)"watch=/w",    (char *)"nvml=/n",        (char *)"max_device_memory=2GiB",
+        (char *)"action=warn", (char *)"on_failure=end", (char *)"grace=1.5"};
+    struct settings s;
+    struct fl_error e;
+    check_ok(settings_parse(0, NULL, &s, &e), &e);
+    assert_string_equal(s.watch, FL_WATCH_PATH);
+    assert_null(s.nvml);
+    assert_int_equal(s.max_device_memory, 0);
+    assert_int_equal(s.action, WATCH_REFUSE);
+    assert_int_equal(s.on_failure, WATCH_CONTINUE);
+    assert_int_equal(s.grace_ms, SETTINGS_GRACE_MS);
+    check_ok(settings_parse(6, all, &s, &e), &e);
+    assert_string_equal(s.watch, "/w");
+    assert_string_equal(s.nvml, "/n");
+    assert_int_equal(s.max_device_memory, UINT64_C(2) << 30);
+    assert_int_equal(s.action, WATCH_WARN);
+    assert_int_equal(s.on_failure, WATCH_END);
+    assert_int_equal(s.grace_ms, 1500);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char *argument = (char *)refused[i].argument;
+        check_error(settings_parse(1, &argument, &s, &e), &e, refused[i].says);
+    }
+}
+
 static void settings(void **state)
 {
     char *both[] = {(char *)"account=/a", (char *)"core=/c"}, *relative[] = {(char *)"core=c"};
@@ -180,6 +226,7 @@ static void settings(void **state)
     assert_string_equal(s.core, "/c");
     assert_string_equal(s.account, "/a");
     check_error(settings_parse(1, relative, &s, &e), &e, "argument 'core=c' is not core=/PATH");
+    cap_settings();
     check_ok(settings_trusted("/usr/bin/true", &e), &e);
     check_error(settings_trusted("/nonexistent", &e), &e, "/nonexistent: No such file");
     check_error(settings_trusted("/usr/bin", &e), &e, "not an executable file");
@@ -196,6 +243,9 @@ static void settings(void **state)
     snprintf(link, sizeof link, "%s.link", path);
     assert_int_equal(symlink("/usr/bin/true", link), 0);
     check_error(settings_trusted(link, &e), &e, "not an executable file");
+    check_error(settings_trusted_file(link, &e), &e, "not a file (a link to one does not do)");
+    check_error(settings_trusted_file("/usr/bin", &e), &e, "not a file");
+    check_ok(settings_trusted_file("/etc/passwd", &e), &e); // not executable
     unlink(link);
     unlink(path);
 }
@@ -205,7 +255,7 @@ static int shell(const char *script, int fd, struct fl_error *e)
     char *argv[] = {(char *)"sh", (char *)"-c", (char *)script, NULL};
 
     e->text[0] = 0;
-    return helper_run("/bin/sh", argv, fd, e);
+    return helper_run("/bin/sh", argv, true, &fd, fd >= 0 ? 1 : 0, e);
 }
 
 // Of what the daemon has, the helper gets the record and the daemon's own SLURM_CONF, nothing else.
@@ -235,7 +285,15 @@ static void helper_gets_little(void **state)
     check_error(shell("[ -e /proc/self/fd/3 ] && echo open >&2; exit 1", -1, &e), &e,
                 "ended without a word");
     check_ok(shell("(sleep 0.1; echo ok >&2) & exit 7", fd, &e), &e);
-    check_error(helper_run("/nonexistent", (char *[]){(char *)"x", NULL}, fd, &e), &e,
+    setenv("SLURM_CONF", "/etc/some.conf", 1);
+    check_error(helper_run("/usr/bin/env",
+                           (char *[]){(char *)"env", (char *)"sh", (char *)"-c",
+                                      (char *)"echo conf=$SLURM_CONF >&2", NULL},
+                           false, NULL, 0, &e),
+                &e, "/usr/bin/env: conf=");
+    assert_null(strstr(e.text, "some.conf"));
+    unsetenv("SLURM_CONF");
+    check_error(helper_run("/nonexistent", (char *[]){(char *)"x", NULL}, true, &fd, 1, &e), &e,
                 "/nonexistent: ");
     assert_int_equal(fstat(fd, &s), 0); // still ours
     signal(SIGTERM, SIG_DFL);

@@ -25,6 +25,9 @@ static struct record_rank sample(uint32_t rank)
         .pid = 4711,
         .planned_total = 10 << 20,
         .peak_total = 11 << 20,
+        .measured = 12 << 20,
+        .watch = WATCH_WATCHES,
+        .members = MEMBERS_CGROUP,
         .iterations = 7,
         .tokens_per_second = 1.5,
         .loss = 0.25,
@@ -105,7 +108,7 @@ static void refusals(void **state)
     check_ok(record_create(1, &record, &fd, &e), &e);
     assert_int_equal(pwrite(fd, &zero, sizeof zero, 0), sizeof zero);
     struct record *other = NULL;
-    check_error(record_open(fd, &other, &e), &e, "not version 1's");
+    check_error(record_open(fd, &other, &e), &e, "not version 2's");
     assert_null(other);
     assert_int_equal(record_read(record, 0, &values), -ENOENT); // the daemon reads on
     record_close(record);
@@ -130,7 +133,8 @@ static void values_bounded(const struct record_rank *v, uint32_t rank)
     assert_true(string_bounded(v->node, sizeof v->node));
     assert_true(string_bounded(v->gpu, sizeof v->gpu));
     assert_true(string_bounded(v->cause, sizeof v->cause));
-    assert_true(v->peak_total <= UINT64_C(1) << 56);
+    assert_true(v->peak_total <= UINT64_C(1) << 56 && v->measured <= UINT64_C(1) << 56);
+    assert_true(v->watch < WATCH_STATES && v->members < MEMBERS_KINDS);
     assert_true(isnan(v->loss) || isfinite(v->loss));
     assert_true(isnan(v->tokens_per_second) || isfinite(v->tokens_per_second));
 }
@@ -165,6 +169,9 @@ static void hostile_fields(void **state)
     HOSTILE(exit_code, -1);
     HOSTILE(pid, -1);
     HOSTILE(cap, UINT64_MAX);
+    HOSTILE(measured, UINT64_MAX);
+    HOSTILE(watch, WATCH_STATES);
+    HOSTILE(members, MEMBERS_KINDS);
     HOSTILE(peak[MEMORY_COMMUNICATION], UINT64_MAX);
     HOSTILE(planned_total, UINT64_MAX);
     HOSTILE(tokens, UINT64_MAX);

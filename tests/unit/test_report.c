@@ -27,22 +27,26 @@ static char *table_of(const char *json)
 static void golden_table(void **state)
 {
     static const char golden[] =
-        "rank  node  GPU           state    planned      peak        cap      host  tokens/s    "
-        "loss  exit\n"
-        "   0  n0    GPU-01234567  done    4.00 GiB  4.50 GiB  79.00 GiB  2.00 GiB    1000.5  "
-        "1.2500     0\n"
-        "   1  n1    cpu           failed  4.00 GiB  1.00 GiB          -  1.00 GiB         -       "
-        "-   137  killed by signal 9 (Killed)\n"
-        " all                              8.00 GiB  5.50 GiB             3.00 GiB    1000.5       "
-        " "
-        "      \n"
+        "rank  node  GPU           state    planned      peak  measured        cap      host  "
+        "tokens/s    loss  exit\n"
+        "   0  n0    GPU-01234567  done    4.00 GiB  4.50 GiB  5.00 GiB  79.00 GiB  2.00 GiB    "
+        "1000.5  1.2500     0\n"
+        "   1  n1    cpu           failed  4.00 GiB  1.00 GiB         -          -  1.00 GiB       "
+        "  "
+        "-       -   137  killed by signal 9 (Killed)\n"
+        " all                              8.00 GiB  5.50 GiB  5.00 GiB             3.00 GiB    "
+        "1000.5              \n"
         "highest peak, rank 0: weights 4.00 GiB activations 512.00 MiB\n"
+        "device memory of node 0: cap in force: sampled (processes of the step's cgroup)\n"
+        "device memory of node 1: cap not in force: the watch died (slurmstepd's descendants)\n"
         "2 of 4 ranks: the others left nothing, or there was no room for them\n"
         "first failure: rank 1, killed by signal 9 (Killed)\n";
     char *text = table_of(
         "{\"tasks\":4,\"failed\":{\"rank\":1,\"at\":5,\"cause\":\"killed by signal 9 (Killed)\"},"
+        "\"watch\":[[0,\"watch\",\"cgroup\"],[1,\"lost\",\"family\"]],"
         "\"ranks\":[{\"rank\":0,\"node\":\"n0\",\"gpu\":\"GPU-01234567-89ab\",\"state\":\"done\","
-        "\"planned\":4294967296,\"peak\":4831838208,\"by\":[4294967296,0,0,0,536870912,0,0],"
+        "\"planned\":4294967296,\"peak\":4831838208,\"measured\":5368709120,\"by\":[4294967296,0,0,"
+        "0,536870912,0,0],"
         "\"rss\":2147483648,\"cap\":84825604096,\"tps\":1000.5,\"loss\":1.25,\"exit\":0},"
         "{\"rank\":1,\"node\":\"n1\",\"gpu\":\"cpu\",\"state\":\"failed\",\"planned\":4294967296,"
         "\"peak\":1073741824,\"rss\":1073741824,\"cap\":0,\"tps\":null,\"loss\":null,\"exit\":9,"
@@ -58,6 +62,9 @@ static void hostile_tables(void **state)
         "{}",
         "[]",
         "{\"ranks\":7,\"failed\":{}}",
+        "{\"ranks\":[],\"watch\":7}",
+        "{\"ranks\":[],\"watch\":[7,[],[\"x\"],[0,7,{}],[1,\"nonsense\",\"cgroup\"],[2,\"limit\","
+        "\"\\u001b\"]]}",
         "{\"ranks\":[1,null,[],{}]}",
         "{\"tasks\":-5,\"ranks\":[{\"rank\":\"x\",\"node\":7,\"peak\":-1,\"by\":[-1,\"a\",{}]}]}",
         "{\"ranks\":[{\"rank\":1e300,\"tps\":1e308,\"loss\":-1e308,\"exit\":9e18,\"peak\":"

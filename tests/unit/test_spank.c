@@ -30,8 +30,9 @@ struct spank_handle {
     spank_context_t context;
     uint32_t job, step, local_task;
     int exit_status;
-    uint16_t cpus;   // of the job on the node
-    uint32_t tasks;  // of the step, here
+    uint16_t cpus;  // of the job on the node
+    uint32_t tasks; // of the step, here
+    pid_t task_pid;
     char *env[VARS]; // of the job, NAME=VALUE
     char *argv[4];
     int argc;
@@ -86,6 +87,12 @@ SHOWN spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
         break;
     case S_JOB_LOCAL_TO_GLOBAL_ID: // its argument in out's place
         *va_arg(args, uint32_t *) = (uint32_t)(uintptr_t)out;
+        break;
+    case S_JOB_UID:
+        *(uid_t *)out = getuid();
+        break;
+    case S_TASK_PID:
+        *(pid_t *)out = spank->task_pid;
         break;
     case S_TASK_EXIT_STATUS:
         *(int *)out = spank->exit_status;
@@ -212,7 +219,7 @@ SHOWN void slurm_hostlist_destroy(HOSTS hosts)
 
 // ---- the plugin
 
-static spank_f *init, *init_post_opt, *local_user_init, *task_init, *task_exit, *finish;
+static spank_f *init, *init_post_opt, *local_user_init, *task_init, *post_fork, *task_exit, *finish;
 
 static void plugin_load(void)
 {
@@ -229,6 +236,7 @@ static void plugin_load(void)
     init_post_opt = (spank_f *)dlsym(plugin, "slurm_spank_init_post_opt");
     local_user_init = (spank_f *)dlsym(plugin, "slurm_spank_local_user_init");
     task_init = (spank_f *)dlsym(plugin, "slurm_spank_task_init");
+    post_fork = (spank_f *)dlsym(plugin, "slurm_spank_task_post_fork");
     task_exit = (spank_f *)dlsym(plugin, "slurm_spank_task_exit");
     finish = (spank_f *)dlsym(plugin, "slurm_spank_exit");
     if (strcmp((char *)dlsym(plugin, "plugin_type"), "spank") ||
@@ -429,7 +437,8 @@ static void clients_accept_and_refuse(void **state)
 
 // ---- slurmstepd
 
-static char *arguments[] = {(char *)"core=/usr/bin/true", (char *)"account=/usr/bin/true"};
+static char *arguments[8] = {(char *)"core=/usr/bin/true", (char *)"account=/usr/bin/true"};
+static int argument_count = 2;
 
 static struct spank_handle step_begin(const char *stamp)
 {
@@ -458,12 +467,12 @@ static void step_end(struct spank_handle *spank)
 static void step_init(struct spank_handle *spank, bool with_option)
 {
     host = spank;
-    assert_int_equal(init(spank, 2, arguments), 0);
+    assert_int_equal(init(spank, argument_count, arguments), 0);
     if (with_option) { // Slurm calls it twice on a node
         assert_int_equal(option.cb(option.val, "", 1), 0);
         assert_int_equal(option.cb(option.val, "", 1), 0);
     }
-    assert_int_equal(init_post_opt(spank, 2, arguments), 0);
+    assert_int_equal(init_post_opt(spank, argument_count, arguments), 0);
 }
 
 static const char *value_of(struct spank_handle *spank, const char *name)
@@ -486,7 +495,7 @@ static void task_run(struct spank_handle *spank, uint32_t local_task)
     spank_setenv(spank, "PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64", 1);
     spank_setenv(spank, "OMP_NUM_THREADS", "3", 1);
     spank_setenv(spank, "CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b", 1);
-    if (task_init(spank, 2, arguments))
+    if (task_init(spank, argument_count, arguments))
         _exit(50);
     if (strcmp(value_of(spank, "FP8_LORA_RANK"), rank) ||
         strcmp(value_of(spank, "FP8_LORA_DEVICE"), rank) ||
@@ -529,13 +538,16 @@ static void step_runs(void **state)
         assert_true(child >= 0);
         if (!child)
             task_run(&spank, task);
+        spank.local_task = task;
+        spank.task_pid = child;
+        assert_int_equal(post_fork(&spank, argument_count, arguments), 0);
         assert_int_equal(waitpid(child, &status, 0), child);
         assert_int_equal(status, task ? 3 << 8 : 0);
         spank.local_task = task;
         spank.exit_status = status;
-        assert_int_equal(task_exit(&spank, 2, arguments), 0);
+        assert_int_equal(task_exit(&spank, argument_count, arguments), 0);
     }
-    assert_int_equal(finish(&spank, 2, arguments), 0);
+    assert_int_equal(finish(&spank, argument_count, arguments), 0);
     step_end(&spank);
 }
 
@@ -546,9 +558,9 @@ static void no_step_of_ours(struct spank_handle *spank, bool with_option)
     step_init(spank, with_option);
     for (int i = 0; i < VARS; i++)
         before += spank->env[i] != NULL;
-    assert_int_equal(task_init(spank, 2, arguments), 0);
-    assert_int_equal(task_exit(spank, 2, arguments), 0);
-    assert_int_equal(finish(spank, 2, arguments), 0);
+    assert_int_equal(task_init(spank, argument_count, arguments), 0);
+    assert_int_equal(task_exit(spank, argument_count, arguments), 0);
+    assert_int_equal(finish(spank, argument_count, arguments), 0);
     for (int i = 0; i < VARS; i++)
         after += spank->env[i] != NULL;
     assert_int_equal(before, after);
@@ -629,7 +641,7 @@ static int task_place(const char *stamp, uint32_t local_task, uint16_t cpus, uns
             spank_setenv(&spank, name, strchr(*settings, '=') + 1, 1);
         }
         spank.local_task = local_task;
-        task_init(&spank, 2, arguments);
+        task_init(&spank, argument_count, arguments);
         if (sched_getaffinity(0, sizeof set, &set))
             _exit(71);
         fprintf(stderr, "device %s\n",
@@ -649,7 +661,7 @@ static int task_place(const char *stamp, uint32_t local_task, uint16_t cpus, uns
     text[used] = 0;
     close(fds[0]);
     assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(finish(&spank, 2, arguments), 0);
+    assert_int_equal(finish(&spank, argument_count, arguments), 0);
     step_end(&spank);
     return status;
 }
@@ -792,6 +804,34 @@ static void memory_is_preferred(void **state)
     unsetenv("HWLOC_THISSYSTEM");
 }
 
+static void task_refused(const char *says)
+{
+    struct spank_handle spank = step_begin("77.0.4.8.0");
+    char text[1024] = "";
+    int status, fds[2];
+    pid_t child;
+
+    step_init(&spank, true);
+    assert_int_equal(pipe(fds), 0);
+    child = fork();
+    if (!child) {
+        dup2(fds[1], 2);
+        task_init(&spank, argument_count, arguments);
+        _exit(0);
+    }
+    close(fds[1]);
+    assert_true(read(fds[0], text, sizeof text - 1) > 0);
+    close(fds[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 1 << 8);
+    if (!strstr(text, says))
+        fail_msg("'%s' does not hold '%s'", text, says);
+    spank.exit_status = status;
+    assert_int_equal(task_exit(&spank, argument_count, arguments), 0);
+    assert_int_equal(finish(&spank, argument_count, arguments), 0);
+    step_end(&spank);
+}
+
 // What an early hook finds wrong ends the tasks, never slurmstepd.
 static void node_errors_end_tasks(void **state)
 {
@@ -799,35 +839,34 @@ static void node_errors_end_tasks(void **state)
         const char *argument, *says;
     } cases[] = {{"core=/nonexistent/core", "/nonexistent/core: No such file"},
                  {"core=/proc/self/status", "/proc/self/status: not an executable file"},
-                 {"color=red", "argument 'color=red' is not core=/PATH"}};
+                 {"color=red", "argument 'color=red' is not core=/PATH"},
+                 {"max_device_memory=lots", "plugstack.conf: max_device_memory: "}};
     (void)state;
-    for (size_t i = 0; i < 3; i++) {
-        struct spank_handle spank = step_begin("77.0.4.8.0");
-        char *saved = arguments[0], text[1024] = "";
-        int status, fds[2];
-        pid_t child;
+    for (size_t i = 0; i < 4; i++) {
+        char *saved = arguments[0];
         arguments[0] = (char *)cases[i].argument;
-        step_init(&spank, true);
-        assert_int_equal(pipe(fds), 0);
-        child = fork();
-        if (!child) {
-            dup2(fds[1], 2);
-            task_init(&spank, 2, arguments);
-            _exit(0);
-        }
-        close(fds[1]);
-        assert_true(read(fds[0], text, sizeof text - 1) > 0);
-        close(fds[0]);
-        assert_int_equal(waitpid(child, &status, 0), child);
-        assert_int_equal(status, 1 << 8);
-        if (!strstr(text, cases[i].says))
-            fail_msg("'%s' does not hold '%s'", text, cases[i].says);
-        spank.exit_status = status;
-        assert_int_equal(task_exit(&spank, 2, arguments), 0);
-        assert_int_equal(finish(&spank, 2, arguments), 0);
+        task_refused(cases[i].says);
         arguments[0] = saved;
-        step_end(&spank);
     }
+}
+
+// A cap whose watch cannot be started: the policy decides.
+static void step_without_its_watch(void **state)
+{
+    char *saved[8];
+    (void)state;
+    memcpy(saved, arguments, sizeof saved);
+    arguments[2] = (char *)"watch=/nonexistent/watch";
+    arguments[3] = (char *)"max_device_memory=1GiB";
+    arguments[4] = (char *)"on_failure=continue";
+    argument_count = 5;
+    step_runs(state);
+    arguments[4] = arguments[0];
+    arguments[0] = (char *)"on_failure=end";
+    task_refused("device memory cannot be watched, and the policy ends such steps: "
+                 "/nonexistent/watch: No such file");
+    memcpy(arguments, saved, sizeof saved);
+    argument_count = 2;
 }
 
 int main(int argc, char **argv)
@@ -840,6 +879,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(tasks_are_bound),
         cmocka_unit_test(memory_is_preferred),
         cmocka_unit_test(node_errors_end_tasks),
+        cmocka_unit_test(step_without_its_watch),
     };
     if (getenv(CLIENT))
         return client_main(argc, argv);

@@ -84,7 +84,7 @@ int cpu_attention_forward(struct ops *ops, const void *qk, const void *qkv, cons
     struct arena_mark mark = arena_mark(cpu->arena);
     size_t dim = (size_t)m->head_dim, heads = (size_t)m->heads, kv = (size_t)m->kv_heads;
     size_t tokens = (size_t)starts[samples], tile = attention_tile_size(starts, samples);
-    struct cpu_scratch scratch = attention_forward_scratch(starts, samples, cpu->threads);
+    struct cpu_scratch scratch = cpu_attention_forward_scratch(starts, samples, cpu->threads);
     void *push[CPU_SCRATCHES] = {NULL};
     real *tiles;
     int rc = cpu_push(cpu, &scratch, push, e);
@@ -166,7 +166,7 @@ int cpu_attention_backward(struct ops *ops, const void *qk, const void *qkv, con
     size_t dim = (size_t)m->head_dim, heads = (size_t)m->heads, kv = (size_t)m->kv_heads;
     size_t tokens = (size_t)starts[samples], tile = attention_tile_size(starts, samples);
     size_t count = tokens * (heads + 2 * kv) * dim;
-    struct cpu_scratch scratch = attention_backward_scratch(starts, samples, cpu->threads);
+    struct cpu_scratch scratch = cpu_attention_backward_scratch(starts, samples, cpu->threads);
     void *push[CPU_SCRATCHES] = {NULL};
     real *tiles;
     int rc = cpu_push(cpu, &scratch, push, e);

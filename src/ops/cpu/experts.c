@@ -20,7 +20,7 @@ static struct worker_scratch worker_scratch_of(const struct fp8_matrix *w, const
 static int scratch_push(struct cpu *cpu, const struct fp8_matrix *w, const struct lora *lora,
                         struct worker_scratch *s, struct fl_error *e)
 {
-    struct cpu_scratch scratch = expert_scratch(w, lora, cpu->threads);
+    struct cpu_scratch scratch = cpu_expert_scratch(w, lora, cpu->threads);
     void *push[CPU_SCRATCHES] = {NULL};
     int rc = cpu_push(cpu, &scratch, push, e);
 
@@ -171,7 +171,7 @@ int cpu_fc1_backward(struct ops *ops, const struct fp8_matrix *w, const struct l
 {
     struct cpu *cpu = cpu_of(ops);
     struct arena_mark mark = arena_mark(cpu->arena);
-    struct cpu_scratch pushes = fc1_backward_scratch(w, lora, group->rows, cpu->threads);
+    struct cpu_scratch pushes = cpu_fc1_backward_scratch(w, lora, group->rows, cpu->threads);
     void *push[CPU_SCRATCHES] = {NULL}; // the workers', dgate_up, and that quantised
     int width = w->rows / 2, rc = cpu_push(cpu, &pushes, push, e);
     struct worker_scratch scratch;

@@ -8,7 +8,7 @@ int cpu_linear_forward(struct ops *ops, const struct fp8_matrix *w, const struct
 {
     struct cpu *cpu = cpu_of(ops);
     struct arena_mark mark = arena_mark(cpu->arena);
-    struct cpu_scratch scratch = linear_forward_scratch(w, lora);
+    struct cpu_scratch scratch = cpu_linear_forward_scratch(w, lora);
     void *push[CPU_SCRATCHES] = {NULL}; // a tile of w, the low-rank products'
     int rc = cpu_push(cpu, &scratch, push, e);
 
@@ -28,7 +28,7 @@ int cpu_linear_backward(struct ops *ops, const struct fp8_matrix *w, const struc
 {
     struct cpu *cpu = cpu_of(ops);
     struct arena_mark mark = arena_mark(cpu->arena);
-    struct cpu_scratch scratch = linear_backward_scratch(w, lora, rows);
+    struct cpu_scratch scratch = cpu_linear_backward_scratch(w, lora, rows);
     void *push[CPU_SCRATCHES] = {NULL}; // a tile of w, the low-rank products', dy quantised
     int rc = cpu_push(cpu, &scratch, push, e);
 

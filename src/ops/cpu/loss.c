@@ -13,7 +13,7 @@ static void tile_widen(const uint16_t *head, size_t count, real *tile)
 
 static int tile_push(struct cpu *cpu, real **tile, struct fl_error *e)
 {
-    struct cpu_scratch scratch = head_scratch(cpu->table.model);
+    struct cpu_scratch scratch = cpu_head_scratch(cpu->table.model);
     void *push[CPU_SCRATCHES] = {NULL};
     int rc = cpu_push(cpu, &scratch, push, e);
 
@@ -70,7 +70,7 @@ int cpu_cross_entropy(struct ops *ops, real *logits, const int32_t *targets, int
     struct cpu *cpu = cpu_of(ops);
     int vocab = ops->model->vocab;
     struct arena_mark mark = arena_mark(cpu->arena);
-    struct cpu_scratch scratch = cross_entropy_scratch(rows);
+    struct cpu_scratch scratch = cpu_cross_entropy_scratch(rows);
     void *push[CPU_SCRATCHES] = {NULL};
     double *losses;
     int rc = cpu_push(cpu, &scratch, push, e);

@@ -8,7 +8,7 @@ int cpu_sum_squares(struct ops *ops, const real *x, size_t count, double *sum, s
 {
     struct cpu *cpu = cpu_of(ops);
     struct arena_mark mark = arena_mark(cpu->arena);
-    struct cpu_scratch scratch = sum_squares_scratch(count);
+    struct cpu_scratch scratch = cpu_sum_squares_scratch(count);
     size_t chunks = scratch.bytes[0] / sizeof(double); // whatever the number of threads
     void *push[CPU_SCRATCHES] = {NULL};
     double *sums;

@@ -113,7 +113,7 @@ int cpu_router_forward(struct ops *ops, const void *h, const float *weight, int 
     struct cpu *cpu = cpu_of(ops);
     const struct model *m = ops->model;
     struct arena_mark mark = arena_mark(cpu->arena);
-    struct cpu_scratch scratch = router_forward_scratch(m, tokens, capacity, replay);
+    struct cpu_scratch scratch = cpu_router_forward_scratch(m, tokens, capacity, replay);
     void *push[CPU_SCRATCHES] = {NULL}; // the widened weight; with a capacity, slots
     real *wide;
     int rc = cpu_push(cpu, &scratch, push, e);
@@ -169,7 +169,7 @@ int cpu_router_backward(struct ops *ops, const float *weight, int tokens,
     struct arena_mark mark = arena_mark(cpu->arena);
     size_t experts = (size_t)m->experts, top_k = (size_t)m->top_k;
     double load = tokens ? aux_scale * m->experts / ((double)m->top_k * tokens * tokens) : 0;
-    struct cpu_scratch scratch = router_backward_scratch(m, tokens);
+    struct cpu_scratch scratch = cpu_router_backward_scratch(m, tokens);
     void *push[CPU_SCRATCHES] = {NULL};
     real *wide, *dlogits, *loads;
     int rc = cpu_push(cpu, &scratch, push, e);

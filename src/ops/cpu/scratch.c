@@ -41,7 +41,7 @@ size_t lora_scratch_size(const struct lora *lora, int in)
     return rank * (width + out) + CPU_LORA_ROWS * (3 * width + out + 2 * rank);
 }
 
-struct cpu_scratch linear_forward_scratch(const struct fp8_matrix *w, const struct lora *lora)
+struct cpu_scratch cpu_linear_forward_scratch(const struct fp8_matrix *w, const struct lora *lora)
 {
     struct cpu_scratch scratch = one(base_tile_size(w) * sizeof(real));
 
@@ -49,10 +49,10 @@ struct cpu_scratch linear_forward_scratch(const struct fp8_matrix *w, const stru
     return scratch;
 }
 
-struct cpu_scratch linear_backward_scratch(const struct fp8_matrix *w, const struct lora *lora,
-                                           int rows)
+struct cpu_scratch cpu_linear_backward_scratch(const struct fp8_matrix *w, const struct lora *lora,
+                                               int rows)
 {
-    struct cpu_scratch scratch = linear_forward_scratch(w, lora);
+    struct cpu_scratch scratch = cpu_linear_forward_scratch(w, lora);
 
     add(&scratch, (size_t)rows * (size_t)w->rows * sizeof(real));
     return scratch;
@@ -69,13 +69,13 @@ size_t attention_tile_size(const int32_t *starts, int samples)
 }
 
 // A tile a thread of probabilities.
-struct cpu_scratch attention_forward_scratch(const int32_t *starts, int samples, int threads)
+struct cpu_scratch cpu_attention_forward_scratch(const int32_t *starts, int samples, int threads)
 {
     return one(attention_tile_size(starts, samples) * (size_t)threads * sizeof(real));
 }
 
 // And one of their gradient.
-struct cpu_scratch attention_backward_scratch(const int32_t *starts, int samples, int threads)
+struct cpu_scratch cpu_attention_backward_scratch(const int32_t *starts, int samples, int threads)
 {
     return one(2 * attention_tile_size(starts, samples) * (size_t)threads * sizeof(real));
 }
@@ -85,8 +85,8 @@ static size_t wide_router_bytes(const struct model *m)
     return (size_t)m->experts * (size_t)m->hidden * sizeof(real);
 }
 
-struct cpu_scratch router_forward_scratch(const struct model *m, int tokens, int64_t capacity,
-                                          bool replay)
+struct cpu_scratch cpu_router_forward_scratch(const struct model *m, int tokens, int64_t capacity,
+                                              bool replay)
 {
     struct cpu_scratch scratch = one(wide_router_bytes(m));
 
@@ -95,7 +95,7 @@ struct cpu_scratch router_forward_scratch(const struct model *m, int tokens, int
     return scratch;
 }
 
-struct cpu_scratch router_backward_scratch(const struct model *m, int tokens)
+struct cpu_scratch cpu_router_backward_scratch(const struct model *m, int tokens)
 {
     struct cpu_scratch scratch = one(wide_router_bytes(m));
 
@@ -109,16 +109,17 @@ size_t expert_worker_size(const struct fp8_matrix *w, const struct lora *lora)
     return base_tile_size(w) + lora_scratch_size(lora, w->cols);
 }
 
-struct cpu_scratch expert_scratch(const struct fp8_matrix *w, const struct lora *lora, int threads)
+struct cpu_scratch cpu_expert_scratch(const struct fp8_matrix *w, const struct lora *lora,
+                                      int threads)
 {
     return one(expert_worker_size(w, lora) * (size_t)threads * sizeof(real));
 }
 
 // The gradient of gate and up, and that quantised.
-struct cpu_scratch fc1_backward_scratch(const struct fp8_matrix *w, const struct lora *lora,
-                                        int rows, int threads)
+struct cpu_scratch cpu_fc1_backward_scratch(const struct fp8_matrix *w, const struct lora *lora,
+                                            int rows, int threads)
 {
-    struct cpu_scratch scratch = expert_scratch(w, lora, threads);
+    struct cpu_scratch scratch = cpu_expert_scratch(w, lora, threads);
     size_t bytes = (size_t)rows * (size_t)w->rows * sizeof(real);
 
     add(&scratch, bytes);
@@ -126,19 +127,19 @@ struct cpu_scratch fc1_backward_scratch(const struct fp8_matrix *w, const struct
     return scratch;
 }
 
-struct cpu_scratch head_scratch(const struct model *m)
+struct cpu_scratch cpu_head_scratch(const struct model *m)
 {
     size_t rows = (size_t)(m->vocab < CPU_HEAD_ROWS ? m->vocab : CPU_HEAD_ROWS);
 
     return one(rows * (size_t)m->hidden * sizeof(real));
 }
 
-struct cpu_scratch cross_entropy_scratch(int rows)
+struct cpu_scratch cpu_cross_entropy_scratch(int rows)
 {
     return one((size_t)rows * sizeof(double));
 }
 
-struct cpu_scratch sum_squares_scratch(size_t count)
+struct cpu_scratch cpu_sum_squares_scratch(size_t count)
 {
     return one((count + CPU_SUM_CHUNK - 1) / CPU_SUM_CHUNK * sizeof(double));
 }

@@ -35,21 +35,22 @@ size_t attention_tile_size(const int32_t *starts, int samples);
 size_t expert_worker_size(const struct fp8_matrix *w, const struct lora *lora);
 
 // Each operation's pushes; see there for what they hold.
-struct cpu_scratch linear_forward_scratch(const struct fp8_matrix *w, const struct lora *lora);
-struct cpu_scratch linear_backward_scratch(const struct fp8_matrix *w, const struct lora *lora,
-                                           int rows);
-struct cpu_scratch attention_forward_scratch(const int32_t *starts, int samples, int threads);
-struct cpu_scratch attention_backward_scratch(const int32_t *starts, int samples, int threads);
-struct cpu_scratch router_forward_scratch(const struct model *model, int tokens, int64_t capacity,
-                                          bool replay);
-struct cpu_scratch router_backward_scratch(const struct model *model, int tokens);
+struct cpu_scratch cpu_linear_forward_scratch(const struct fp8_matrix *w, const struct lora *lora);
+struct cpu_scratch cpu_linear_backward_scratch(const struct fp8_matrix *w, const struct lora *lora,
+                                               int rows);
+struct cpu_scratch cpu_attention_forward_scratch(const int32_t *starts, int samples, int threads);
+struct cpu_scratch cpu_attention_backward_scratch(const int32_t *starts, int samples, int threads);
+struct cpu_scratch cpu_router_forward_scratch(const struct model *model, int tokens,
+                                              int64_t capacity, bool replay);
+struct cpu_scratch cpu_router_backward_scratch(const struct model *model, int tokens);
 // Of fc1_forward, fc2_forward and fc2_backward.
-struct cpu_scratch expert_scratch(const struct fp8_matrix *w, const struct lora *lora, int threads);
-struct cpu_scratch fc1_backward_scratch(const struct fp8_matrix *w, const struct lora *lora,
-                                        int rows, int threads);
+struct cpu_scratch cpu_expert_scratch(const struct fp8_matrix *w, const struct lora *lora,
+                                      int threads);
+struct cpu_scratch cpu_fc1_backward_scratch(const struct fp8_matrix *w, const struct lora *lora,
+                                            int rows, int threads);
 // Of both directions.
-struct cpu_scratch head_scratch(const struct model *model);
-struct cpu_scratch cross_entropy_scratch(int rows);
-struct cpu_scratch sum_squares_scratch(size_t count);
+struct cpu_scratch cpu_head_scratch(const struct model *model);
+struct cpu_scratch cpu_cross_entropy_scratch(int rows);
+struct cpu_scratch cpu_sum_squares_scratch(size_t count);
 
 #endif

@@ -88,7 +88,7 @@ int cuda_attention_forward(struct ops *ops, const void *qk, const void *qkv, con
     if (a.tokens == 0)
         return 0;
     t = tiling_make(starts, samples);
-    rc = cuda_push_all(cuda, attention_forward_bytes(starts, samples), push, e);
+    rc = cuda_push_all(cuda, cuda_attention_forward_scratch(starts, samples), push, e);
     if (rc == 0)
         rc = tiling_store(cuda, &t, push[0], &a, e);
     if (rc == 0)
@@ -113,7 +113,7 @@ int cuda_attention_backward(struct ops *ops, const void *qk, const void *qkv, co
         return 0;
     t = tiling_make(starts, samples);
     stride = attention_stat_stride(starts, samples);
-    rc = cuda_push_all(cuda, attention_backward_bytes(ops->model, starts, samples), push, e);
+    rc = cuda_push_all(cuda, cuda_attention_backward_scratch(ops->model, starts, samples), push, e);
     if (rc == 0)
         rc = tiling_store(cuda, &t, push[0], &a, e);
     if (rc == 0)

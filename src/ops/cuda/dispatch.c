@@ -23,7 +23,7 @@ int cuda_dispatch_plan(struct ops *ops, const struct routing *routing, int token
                                  .experts = ops->model->experts};
     void *push[CUDA_SCRATCHES];
 
-    rc = cuda_push_all(cuda, dispatch_plan_bytes(ops->model, tokens), push, e);
+    rc = cuda_push_all(cuda, cuda_dispatch_plan_scratch(ops->model, tokens), push, e);
     if (rc < 0)
         goto out;
     plan.before = push[0];
@@ -66,7 +66,7 @@ int cuda_regroup_plan(struct ops *ops, const int64_t *counts, int sources, int e
     int count = sources * experts, rc;
     struct dispatch_segment *segments = segments_create(counts, sources, experts);
     struct arena_mark mark = arena_mark(cuda->arena);
-    struct cuda_scratch scratch = regroup_plan_bytes(sources, experts);
+    struct cuda_scratch scratch = cuda_regroup_plan_scratch(sources, experts);
     void *push[CUDA_SCRATCHES];
 
     // Pageable memory: it has been read when the call returns.

@@ -121,7 +121,7 @@ int cuda_head_forward(struct ops *ops, const void *h, const uint16_t *head, int 
 
     if (rows == 0)
         return 0;
-    rc = cuda_push_all(cuda, head_forward_bytes(), push, e);
+    rc = cuda_push_all(cuda, cuda_head_forward_scratch(), push, e);
     if (rc == 0)
         rc = product(cuda, true, &(struct operand){head, CUDA_R_16BF, hidden, vocab, hidden},
                      &(struct operand){h, CUDA_R_16BF, hidden, rows, hidden},
@@ -140,7 +140,7 @@ int cuda_head_backward(struct ops *ops, const real *dlogits, const uint16_t *hea
 
     if (rows == 0)
         return 0;
-    if ((rc = cuda_push_all(cuda, head_backward_bytes(ops->model, rows), push, e)) < 0 ||
+    if ((rc = cuda_push_all(cuda, cuda_head_backward_scratch(ops->model, rows), push, e)) < 0 ||
         (rc = CUDA_CHECK(lora_pack(
                              &(struct lora_pack){
                                  .from = dlogits,

@@ -19,7 +19,7 @@ int cuda_cross_entropy(struct ops *ops, real *logits, const int32_t *targets, in
                          "cross entropy: a vocabulary of %d: the GPU's has room for %d words; set "
                          "backend: cpu",
                          vocab, CROSS_ENTROPY_VOCAB_MOST);
-    rc = cuda_push_all(cuda, cross_entropy_bytes(rows), push, e);
+    rc = cuda_push_all(cuda, cuda_cross_entropy_scratch(rows), push, e);
     if (rc == 0)
         rc = CUDA_CHECK(sm90_cross_entropy(logits, targets, rows, vocab, gradient, (float)scale,
                                            push[0], loss_sum, cuda->stream),

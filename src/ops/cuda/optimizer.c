@@ -13,7 +13,7 @@ int cuda_sum_squares(struct ops *ops, const real *x, size_t count, double *sum, 
     void *push[CUDA_SCRATCHES]; // parts, total
     int rc;
 
-    if ((rc = cuda_push_all(cuda, sum_squares_bytes(), push, e)) < 0 ||
+    if ((rc = cuda_push_all(cuda, cuda_sum_squares_scratch(), push, e)) < 0 ||
         (rc = CUDA_CHECK(optimizer_sum_squares(x, count, push[0], push[1], cuda->stream), e)) < 0 ||
         (rc = CUDA_CHECK(
              cudaMemcpyAsync(sum, push[1], sizeof *sum, cudaMemcpyDeviceToHost, cuda->stream), e)) <

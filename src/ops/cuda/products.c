@@ -174,8 +174,8 @@ static int ranges_backward(struct cuda *cuda, const struct backward *b, struct f
     struct arena_mark mark = arena_mark(cuda->arena);
     struct product_range r = {0};
     void *push[CUDA_SCRATCHES]; // transposed weights, their scales, fp32 rows
-    int rc =
-        cuda_push_all(cuda, product_ranges_bytes(b->w, g->groups, g->counts, b->finish), push, e);
+    int rc = cuda_push_all(cuda, cuda_product_ranges_scratch(b->w, g->groups, g->counts, b->finish),
+                           push, e);
 
     while (rc == 0 &&
            (product_range_next(b->w, g->groups, g->counts, b->finish, &r), r.first < g->groups))

@@ -34,7 +34,7 @@ int cuda_router_forward(struct ops *ops, const void *h, const float *weight, int
                          "router: %d experts, %d a token: the GPU's router has room for %d and "
                          "%d; set backend: cpu",
                          m->experts, m->top_k, ROUTER_EXPERTS_MOST, ROUTER_TOP_K_MOST);
-    rc = cuda_push_all(cuda, router_forward_bytes(m, tokens), push, e);
+    rc = cuda_push_all(cuda, cuda_router_forward_scratch(m, tokens), push, e);
     if (rc < 0)
         goto out;
     router.mass = push[0];
@@ -76,7 +76,7 @@ int cuda_router_backward(struct ops *ops, const float *weight, int tokens,
 
     if (tokens == 0)
         return 0;
-    rc = cuda_push_all(cuda, router_backward_bytes(m, tokens), push, e);
+    rc = cuda_push_all(cuda, cuda_router_backward_scratch(m, tokens), push, e);
     if (rc < 0)
         goto out;
     gradient.dlogits_high = push[0];

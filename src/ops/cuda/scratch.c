@@ -41,22 +41,22 @@ int attention_stat_stride(const int32_t *starts, int samples)
 }
 
 // The tiles in two orders.
-struct cuda_scratch attention_forward_bytes(const int32_t *starts, int samples)
+struct cuda_scratch cuda_attention_forward_scratch(const int32_t *starts, int samples)
 {
     return one(2 * (size_t)attention_tile_count(starts, samples) * sizeof(struct attention_tile));
 }
 
-struct cuda_scratch attention_backward_bytes(const struct model *m, const int32_t *starts,
-                                             int samples)
+struct cuda_scratch cuda_attention_backward_scratch(const struct model *m, const int32_t *starts,
+                                                    int samples)
 {
-    struct cuda_scratch scratch = attention_forward_bytes(starts, samples);
+    struct cuda_scratch scratch = cuda_attention_forward_scratch(starts, samples);
 
     add(&scratch,
         (size_t)m->heads * (size_t)attention_stat_stride(starts, samples) * 2 * sizeof(float));
     return scratch;
 }
 
-struct cuda_scratch router_forward_bytes(const struct model *m, int tokens)
+struct cuda_scratch cuda_router_forward_scratch(const struct model *m, int tokens)
 {
     size_t sums = (size_t)ROUTER_PARTS(tokens) * (size_t)m->experts;
     struct cuda_scratch scratch = one(sums * sizeof(double));
@@ -65,7 +65,7 @@ struct cuda_scratch router_forward_bytes(const struct model *m, int tokens)
     return scratch;
 }
 
-struct cuda_scratch router_backward_bytes(const struct model *m, int tokens)
+struct cuda_scratch cuda_router_backward_scratch(const struct model *m, int tokens)
 {
     size_t dlogits = (size_t)tokens * ROUTER_GRADIENT_COLUMNS((size_t)m->experts) * 2;
     struct cuda_scratch scratch = one(dlogits);
@@ -75,7 +75,7 @@ struct cuda_scratch router_backward_bytes(const struct model *m, int tokens)
     return scratch;
 }
 
-struct cuda_scratch dispatch_plan_bytes(const struct model *m, int tokens)
+struct cuda_scratch cuda_dispatch_plan_scratch(const struct model *m, int tokens)
 {
     size_t experts = (size_t)m->experts;
     struct cuda_scratch scratch =
@@ -86,17 +86,17 @@ struct cuda_scratch dispatch_plan_bytes(const struct model *m, int tokens)
     return scratch;
 }
 
-struct cuda_scratch regroup_plan_bytes(int sources, int experts)
+struct cuda_scratch cuda_regroup_plan_scratch(int sources, int experts)
 {
     return one(((size_t)sources * (size_t)experts + 1) * sizeof(struct dispatch_segment));
 }
 
-struct cuda_scratch head_forward_bytes(void)
+struct cuda_scratch cuda_head_forward_scratch(void)
 {
     return one(CUDA_BLAS_BYTES);
 }
 
-struct cuda_scratch head_backward_bytes(const struct model *m, int rows)
+struct cuda_scratch cuda_head_backward_scratch(const struct model *m, int rows)
 {
     struct cuda_scratch scratch =
         one((size_t)rows * (((size_t)m->vocab + 7) / 8 * 8) * sizeof(uint16_t));
@@ -105,12 +105,12 @@ struct cuda_scratch head_backward_bytes(const struct model *m, int rows)
     return scratch;
 }
 
-struct cuda_scratch cross_entropy_bytes(int rows)
+struct cuda_scratch cuda_cross_entropy_scratch(int rows)
 {
     return one((size_t)rows * sizeof(double));
 }
 
-struct cuda_scratch sum_squares_bytes(void)
+struct cuda_scratch cuda_sum_squares_scratch(void)
 {
     struct cuda_scratch scratch = one(SUM_SQUARES_PARTS * sizeof(double));
 
@@ -210,8 +210,8 @@ void product_range_next(const struct fp8_matrix *w, int groups, const int64_t *c
     }
 }
 
-struct cuda_scratch product_ranges_bytes(const struct fp8_matrix *w, int groups,
-                                         const int64_t *counts, bool finishes)
+struct cuda_scratch cuda_product_ranges_scratch(const struct fp8_matrix *w, int groups,
+                                                const int64_t *counts, bool finishes)
 {
     struct product_range r = {0};
     int groups_most = 0, rows_most = 0;

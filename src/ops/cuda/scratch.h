@@ -17,17 +17,17 @@ struct cuda_scratch {
 };
 
 // Each operation's pushes; see there for what they hold.
-struct cuda_scratch attention_forward_bytes(const int32_t *starts, int samples);
-struct cuda_scratch attention_backward_bytes(const struct model *model, const int32_t *starts,
-                                             int samples);
-struct cuda_scratch router_forward_bytes(const struct model *model, int tokens);
-struct cuda_scratch router_backward_bytes(const struct model *model, int tokens);
-struct cuda_scratch dispatch_plan_bytes(const struct model *model, int tokens);
-struct cuda_scratch regroup_plan_bytes(int sources, int experts);
-struct cuda_scratch head_forward_bytes(void);
-struct cuda_scratch head_backward_bytes(const struct model *model, int rows);
-struct cuda_scratch cross_entropy_bytes(int rows);
-struct cuda_scratch sum_squares_bytes(void);
+struct cuda_scratch cuda_attention_forward_scratch(const int32_t *starts, int samples);
+struct cuda_scratch cuda_attention_backward_scratch(const struct model *model,
+                                                    const int32_t *starts, int samples);
+struct cuda_scratch cuda_router_forward_scratch(const struct model *model, int tokens);
+struct cuda_scratch cuda_router_backward_scratch(const struct model *model, int tokens);
+struct cuda_scratch cuda_dispatch_plan_scratch(const struct model *model, int tokens);
+struct cuda_scratch cuda_regroup_plan_scratch(int sources, int experts);
+struct cuda_scratch cuda_head_forward_scratch(void);
+struct cuda_scratch cuda_head_backward_scratch(const struct model *model, int rows);
+struct cuda_scratch cuda_cross_entropy_scratch(int rows);
+struct cuda_scratch cuda_sum_squares_scratch(void);
 
 // Attention's tiles of a batch, and the rows of its statistics.
 int attention_tile_count(const int32_t *starts, int samples);
@@ -67,7 +67,7 @@ int gradient_columns(const struct fp8_matrix *w);
 void product_range_next(const struct fp8_matrix *w, int groups, const int64_t *counts,
                         bool finishes, struct product_range *range);
 // Transposed weights, their scales, fp32 rows (0 bytes unless finishes) of the widest ranges.
-struct cuda_scratch product_ranges_bytes(const struct fp8_matrix *w, int groups,
-                                         const int64_t *counts, bool finishes);
+struct cuda_scratch cuda_product_ranges_scratch(const struct fp8_matrix *w, int groups,
+                                                const int64_t *counts, bool finishes);
 
 #endif

@@ -27,7 +27,7 @@ static int linear_forward(struct ops *ops, const struct fp8_matrix *w, const str
                           struct fl_error *e)
 {
     (void)keys, (void)x, (void)xq, (void)rows, (void)y;
-    return take(ops, "linear_forward", w->data, linear_forward_scratch(w, lora), e);
+    return take(ops, "linear_forward", w->data, cpu_linear_forward_scratch(w, lora), e);
 }
 
 static int linear_backward(struct ops *ops, const struct fp8_matrix *w, const struct lora *lora,
@@ -35,7 +35,7 @@ static int linear_backward(struct ops *ops, const struct fp8_matrix *w, const st
                            struct fl_error *e)
 {
     (void)keys, (void)x, (void)dy, (void)dx;
-    return take(ops, "linear_backward", w->data, linear_backward_scratch(w, lora, rows), e);
+    return take(ops, "linear_backward", w->data, cpu_linear_backward_scratch(w, lora, rows), e);
 }
 
 static int attention_forward(struct ops *ops, const void *qk, const void *qkv,
@@ -44,7 +44,7 @@ static int attention_forward(struct ops *ops, const void *qk, const void *qkv,
 {
     (void)qk, (void)qkv, (void)out, (void)lse;
     return take(ops, "attention_forward", NULL,
-                attention_forward_scratch(starts, samples, threads_of(ops)), e);
+                cpu_attention_forward_scratch(starts, samples, threads_of(ops)), e);
 }
 
 static int attention_backward(struct ops *ops, const void *qk, const void *qkv, const void *out,
@@ -53,7 +53,7 @@ static int attention_backward(struct ops *ops, const void *qk, const void *qkv, 
 {
     (void)qk, (void)qkv, (void)out, (void)lse, (void)dout, (void)dqkv;
     return take(ops, "attention_backward", NULL,
-                attention_backward_scratch(starts, samples, threads_of(ops)), e);
+                cpu_attention_backward_scratch(starts, samples, threads_of(ops)), e);
 }
 
 static int router_forward(struct ops *ops, const void *h, const float *weight, int tokens,
@@ -63,7 +63,7 @@ static int router_forward(struct ops *ops, const void *h, const float *weight, i
     (void)h, (void)routing;
     dry_of(ops)->capacity = capacity;
     return take(ops, "router_forward", weight,
-                router_forward_scratch(ops->model, tokens, capacity, replay), e);
+                cpu_router_forward_scratch(ops->model, tokens, capacity, replay), e);
 }
 
 static int router_backward(struct ops *ops, const float *weight, int tokens,
@@ -71,7 +71,7 @@ static int router_backward(struct ops *ops, const float *weight, int tokens,
                            void *dh, struct fl_error *e)
 {
     (void)routing, (void)dweights, (void)aux_scale, (void)dh;
-    return take(ops, "router_backward", weight, router_backward_scratch(ops->model, tokens), e);
+    return take(ops, "router_backward", weight, cpu_router_backward_scratch(ops->model, tokens), e);
 }
 
 static int dispatch_plan(struct ops *ops, const struct routing *routing, int tokens, int32_t *order,
@@ -94,7 +94,7 @@ static int fc1_forward(struct ops *ops, const struct fp8_matrix *w, const struct
                        void *actq, struct fl_error *e)
 {
     (void)group, (void)xq, (void)gate_up, (void)act, (void)actq;
-    return take(ops, "fc1_forward", w->data, expert_scratch(w, lora, threads_of(ops)), e);
+    return take(ops, "fc1_forward", w->data, cpu_expert_scratch(w, lora, threads_of(ops)), e);
 }
 
 static int fc2_forward(struct ops *ops, const struct fp8_matrix *w, const struct lora *lora,
@@ -102,7 +102,7 @@ static int fc2_forward(struct ops *ops, const struct fp8_matrix *w, const struct
                        struct fl_error *e)
 {
     (void)group, (void)act, (void)actq, (void)y;
-    return take(ops, "fc2_forward", w->data, expert_scratch(w, lora, threads_of(ops)), e);
+    return take(ops, "fc2_forward", w->data, cpu_expert_scratch(w, lora, threads_of(ops)), e);
 }
 
 static int fc2_backward(struct ops *ops, const struct fp8_matrix *w, const struct lora *lora,
@@ -110,7 +110,7 @@ static int fc2_backward(struct ops *ops, const struct fp8_matrix *w, const struc
                         const real *weights, void *dact, real *dweights, struct fl_error *e)
 {
     (void)group, (void)act, (void)dyq, (void)weights, (void)dact, (void)dweights;
-    return take(ops, "fc2_backward", w->data, expert_scratch(w, lora, threads_of(ops)), e);
+    return take(ops, "fc2_backward", w->data, cpu_expert_scratch(w, lora, threads_of(ops)), e);
 }
 
 static int fc1_backward(struct ops *ops, const struct fp8_matrix *w, const struct lora *lora,
@@ -119,35 +119,35 @@ static int fc1_backward(struct ops *ops, const struct fp8_matrix *w, const struc
 {
     (void)xq, (void)gate_up, (void)dact, (void)dx;
     return take(ops, "fc1_backward", w->data,
-                fc1_backward_scratch(w, lora, group->rows, threads_of(ops)), e);
+                cpu_fc1_backward_scratch(w, lora, group->rows, threads_of(ops)), e);
 }
 
 static int head_forward(struct ops *ops, const void *h, const uint16_t *head, int rows,
                         real *logits, struct fl_error *e)
 {
     (void)h, (void)rows, (void)logits;
-    return take(ops, "head_forward", head, head_scratch(ops->model), e);
+    return take(ops, "head_forward", head, cpu_head_scratch(ops->model), e);
 }
 
 static int cross_entropy(struct ops *ops, real *logits, const int32_t *targets, int rows,
                          bool gradient, double scale, double *loss_sum, struct fl_error *e)
 {
     (void)targets, (void)gradient, (void)scale, (void)loss_sum;
-    return take(ops, "cross_entropy", logits, cross_entropy_scratch(rows), e);
+    return take(ops, "cross_entropy", logits, cpu_cross_entropy_scratch(rows), e);
 }
 
 static int head_backward(struct ops *ops, const real *dlogits, const uint16_t *head, int rows,
                          void *dh, struct fl_error *e)
 {
     (void)dlogits, (void)rows, (void)dh;
-    return take(ops, "head_backward", head, head_scratch(ops->model), e);
+    return take(ops, "head_backward", head, cpu_head_scratch(ops->model), e);
 }
 
 static int sum_squares(struct ops *ops, const real *x, size_t count, double *sum,
                        struct fl_error *e)
 {
     *sum = 0;
-    return take(ops, "sum_squares", x, sum_squares_scratch(count), e);
+    return take(ops, "sum_squares", x, cpu_sum_squares_scratch(count), e);
 }
 
 void dry_cpu_fill(struct ops *table)

@@ -41,6 +41,14 @@ static struct arena_mark mark_of(struct ops *ops)
     return arena_mark(dry_of(ops)->config.arena);
 }
 
+// Scratch that makes way for the next.
+static int turn_take(struct ops *ops, size_t bytes, struct fl_error *e)
+{
+    struct arena_mark mark = mark_of(ops);
+
+    return dry_end(ops, mark, dry_push(ops, bytes, e));
+}
+
 // The low-rank term of y: B, S and, a part at a time, A.
 static int term_take(struct ops *ops, const struct fp8_matrix *w, const struct lora *lora,
                      const struct rows_of *r, struct fl_error *e)
@@ -51,9 +59,10 @@ static int term_take(struct ops *ops, const struct fp8_matrix *w, const struct l
         return 0;
     if ((rc = dry_push(ops, lora_matrix_bytes(r->groups, w->rows, rank), e)) < 0)
         return rc;
-    if ((rc = dry_push(ops, lora_rows_bytes(r->rows, lora_term_columns(w, lora)), e)) < 0)
-        return rc;
-    return dry_push(ops, lora_matrix_bytes(r->groups, rank, w->cols), e);
+    rc = dry_push(ops, lora_rows_bytes(r->rows, lora_term_columns(w, lora)), e);
+    for (int i = 0; i < lora->count && rc == 0; i++)
+        rc = turn_take(ops, lora_matrix_bytes(r->groups, rank, w->cols), e);
+    return rc;
 }
 
 static int product_forward(struct ops *ops, const char *operation, const struct fp8_matrix *w,
@@ -81,12 +90,11 @@ static int part_take(struct ops *ops, const struct fp8_matrix *w, const struct l
         lora_turns_bytes(r->groups, part->rows, rank),
         lora_turns_bytes(r->groups, w->cols, rank),
     };
-    struct arena_mark mark = mark_of(ops), inner;
+    struct arena_mark mark = mark_of(ops);
     int rc = dry_push(ops, lora_rows_bytes(r->rows, rank), e);
 
-    inner = mark_of(ops);
     for (size_t i = 0; i < sizeof turns / sizeof *turns && rc == 0; i++)
-        rc = dry_end(ops, inner, dry_push(ops, turns[i], e));
+        rc = turn_take(ops, turns[i], e);
     return dry_end(ops, mark, rc);
 }
 
@@ -105,8 +113,8 @@ static int product_backward(struct ops *ops, const struct fp8_matrix *w, const s
         rc = part_take(ops, w, lora, &lora->part[i], r, e);
     if (rc < 0 || !dx)
         return rc;
-    return push_list(ops,
-                     product_ranges_bytes(w, r->groups, r->counts, product_finishes(lora, act)), e);
+    return push_list(
+        ops, cuda_product_ranges_scratch(w, r->groups, r->counts, product_finishes(lora, act)), e);
 }
 
 static int linear_forward(struct ops *ops, const struct fp8_matrix *w, const struct lora *lora,
@@ -146,7 +154,7 @@ static int attention_forward(struct ops *ops, const void *qk, const void *qkv,
                              struct fl_error *e)
 {
     (void)qk, (void)qkv, (void)out, (void)lse;
-    return take(ops, "attention_forward", NULL, attention_forward_bytes(starts, samples), e);
+    return take(ops, "attention_forward", NULL, cuda_attention_forward_scratch(starts, samples), e);
 }
 
 static int attention_backward(struct ops *ops, const void *qk, const void *qkv, const void *out,
@@ -155,7 +163,7 @@ static int attention_backward(struct ops *ops, const void *qk, const void *qkv, 
 {
     (void)qk, (void)qkv, (void)out, (void)lse, (void)dout, (void)dqkv;
     return take(ops, "attention_backward", NULL,
-                attention_backward_bytes(ops->model, starts, samples), e);
+                cuda_attention_backward_scratch(ops->model, starts, samples), e);
 }
 
 static int router_forward(struct ops *ops, const void *h, const float *weight, int tokens,
@@ -164,7 +172,7 @@ static int router_forward(struct ops *ops, const void *h, const float *weight, i
 {
     (void)h, (void)replay, (void)routing;
     dry_of(ops)->capacity = capacity;
-    return take(ops, "router_forward", weight, router_forward_bytes(ops->model, tokens), e);
+    return take(ops, "router_forward", weight, cuda_router_forward_scratch(ops->model, tokens), e);
 }
 
 static int router_backward(struct ops *ops, const float *weight, int tokens,
@@ -172,7 +180,8 @@ static int router_backward(struct ops *ops, const float *weight, int tokens,
                            void *dh, struct fl_error *e)
 {
     (void)routing, (void)dweights, (void)aux_scale, (void)dh;
-    return take(ops, "router_backward", weight, router_backward_bytes(ops->model, tokens), e);
+    return take(ops, "router_backward", weight, cuda_router_backward_scratch(ops->model, tokens),
+                e);
 }
 
 static int dispatch_plan(struct ops *ops, const struct routing *routing, int tokens, int32_t *order,
@@ -180,14 +189,14 @@ static int dispatch_plan(struct ops *ops, const struct routing *routing, int tok
 {
     (void)routing, (void)order, (void)position;
     dry_dispatch(ops, tokens, counts);
-    return take(ops, "dispatch_plan", NULL, dispatch_plan_bytes(ops->model, tokens), e);
+    return take(ops, "dispatch_plan", NULL, cuda_dispatch_plan_scratch(ops->model, tokens), e);
 }
 
 static int regroup_plan(struct ops *ops, const int64_t *counts, int sources, int experts,
                         int32_t *index, struct fl_error *e)
 {
     (void)counts, (void)index;
-    return take(ops, "regroup_plan", NULL, regroup_plan_bytes(sources, experts), e);
+    return take(ops, "regroup_plan", NULL, cuda_regroup_plan_scratch(sources, experts), e);
 }
 
 static int fc1_forward(struct ops *ops, const struct fp8_matrix *w, const struct lora *lora,
@@ -250,21 +259,21 @@ static int head_forward(struct ops *ops, const void *h, const uint16_t *head, in
                         real *logits, struct fl_error *e)
 {
     (void)h, (void)rows, (void)logits;
-    return take(ops, "head_forward", head, head_forward_bytes(), e);
+    return take(ops, "head_forward", head, cuda_head_forward_scratch(), e);
 }
 
 static int cross_entropy(struct ops *ops, real *logits, const int32_t *targets, int rows,
                          bool gradient, double scale, double *loss_sum, struct fl_error *e)
 {
     (void)targets, (void)gradient, (void)scale, (void)loss_sum;
-    return take(ops, "cross_entropy", logits, cross_entropy_bytes(rows), e);
+    return take(ops, "cross_entropy", logits, cuda_cross_entropy_scratch(rows), e);
 }
 
 static int head_backward(struct ops *ops, const real *dlogits, const uint16_t *head, int rows,
                          void *dh, struct fl_error *e)
 {
     (void)dlogits, (void)dh;
-    return take(ops, "head_backward", head, head_backward_bytes(ops->model, rows), e);
+    return take(ops, "head_backward", head, cuda_head_backward_scratch(ops->model, rows), e);
 }
 
 static int sum_squares(struct ops *ops, const real *x, size_t count, double *sum,
@@ -272,7 +281,7 @@ static int sum_squares(struct ops *ops, const real *x, size_t count, double *sum
 {
     (void)count;
     *sum = 0;
-    return take(ops, "sum_squares", x, sum_squares_bytes(), e);
+    return take(ops, "sum_squares", x, cuda_sum_squares_scratch(), e);
 }
 
 void dry_cuda_fill(struct ops *table)

@@ -37,7 +37,9 @@ int dry_end(struct ops *ops, struct arena_mark mark, int rc);
 // What this rank sends to every expert, counts [experts], under the capacity of the last router.
 void dry_dispatch(struct ops *ops, int tokens, int64_t *counts);
 
-// Fill in the operations that take scratch, and row_bytes.
+// Fill in the operations that take scratch, and row_bytes. A new operation of ops.h belongs into
+// dry.c if no backend's takes any, else into both, by functions of ops/cpu/scratch.h and
+// ops/cuda/scratch.h that the backends allocate by.
 void dry_cpu_fill(struct ops *table);
 void dry_cuda_fill(struct ops *table);
 
