@@ -20,10 +20,53 @@ static const char *text_get(spank_t spank, const char *name, char *text, int siz
     return spank_getenv(spank, name, text, size) == ESPANK_SUCCESS ? text : NULL;
 }
 
+static void text_read(spank_t spank, const char *name, char *text, int size)
+{
+    if (!text_get(spank, name, text, size))
+        text[0] = 0;
+}
+
+struct gpu_view environment_view(const struct environment *environment)
+{
+    return (struct gpu_view){
+        .visible = environment->visible,
+        .allocated = environment->gpus,
+        .bind = environment->gpu_bind,
+        .on_node = environment->node_gpus,
+        .local_rank = environment->local_rank,
+        .local_ranks = environment->local_ranks,
+    };
+}
+
+static void bindings_read(spank_t spank, struct environment *environment)
+{
+    char type[64];
+
+    text_read(spank, "SLURM_CPU_BIND_TYPE", type, sizeof type);
+    environment->cpu_masked = !strncmp(type, "mask_", 5) || !strncmp(type, "map_", 4);
+    text_read(spank, "SLURM_CPU_BIND_LIST", environment->cpu_masks, sizeof environment->cpu_masks);
+    text_read(spank, "SLURM_MEM_BIND_TYPE", type, sizeof type);
+    environment->memory_bound = *type && strcmp(type, "none") != 0;
+}
+
+static void gpus_read(spank_t spank, struct environment *environment)
+{
+    char count[16];
+    struct gpu_view view;
+
+    text_read(spank, "CUDA_VISIBLE_DEVICES", environment->visible, sizeof environment->visible);
+    text_read(spank, "SLURM_STEP_GPUS", environment->gpus, sizeof environment->gpus);
+    text_read(spank, "SLURMD_TRES_BIND", environment->gpu_bind, sizeof environment->gpu_bind);
+    text_read(spank, "SLURM_GPUS_ON_NODE", count, sizeof count);
+    environment->node_gpus = atoi(count);
+    view = environment_view(environment);
+    environment->gpu = gpu_choose(&view);
+    environment->gpu_hidden = gpu_hidden(&view);
+}
+
 int environment_read(spank_t spank, const struct launch *launch, struct environment *environment,
                      struct fl_error *e)
 {
-    char visible[GPU_LIST_MAX], count[16];
     uint16_t cpus = 0;
     int local_id;
 
@@ -36,23 +79,10 @@ int environment_read(spank_t spank, const struct launch *launch, struct environm
     (void)spank_get_item(spank, S_STEP_CPUS_PER_TASK, &environment->cpus_per_task);
     (void)spank_get_item(spank, S_JOB_NCPUS, &cpus);
     environment->job_cpus = cpus;
-    if (!text_get(spank, "SLURM_STEP_GPUS", environment->gpus, sizeof environment->gpus))
-        environment->gpus[0] = 0;
-    if (!text_get(spank, "CUDA_VISIBLE_DEVICES", visible, sizeof visible))
-        visible[0] = 0;
-    environment->gpu = gpu_choose(visible, environment->local_rank, environment->local_ranks);
+    bindings_read(spank, environment);
+    gpus_read(spank, environment);
     if (environment->gpu.mig && launch->stamp.ep > 1)
-        return error_set(e, -EINVAL,
-                         "%s: MIG instances cannot reach each other, expert parallel %u "
-                         "needs whole GPUs; request them or use expert_parallel: 1",
-                         environment->gpu.name, launch->stamp.ep);
-    if (!text_get(spank, "SLURM_GPUS_ON_NODE", count, sizeof count))
-        count[0] = 0;
-    if (!environment->rank && environment->gpu.count == 1 && environment->local_ranks > 1 &&
-        atoi(count) > 1)
-        slurm_spank_log(
-            "fp8-lora: warning: tasks are bound to one GPU each, which hides their peers; "
-            "use --gpus-per-node without --gpus-per-task or --gpu-bind");
+        return gpu_mig_refuse(environment->gpu.name, launch->stamp.ep, e);
     return 0;
 }
 

@@ -7,6 +7,7 @@
 #include "place/gpu.h"
 
 #include <slurm/spank.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,9 +19,18 @@ struct environment {
     uint32_t cpus_per_task; // as Slurm counts
     uint32_t job_cpus;      // of the job on this node
     struct gpu_choice gpu;
-    char gpus[GPU_LIST_MAX]; // the node's indices of the step's GPUs, as a list
-    int cores;               // this plugin bound the task to; 0: it did not
+    bool gpu_hidden;              // the task sees none of the other tasks'
+    int node_gpus;                // of the step on this node; 0: unknown
+    char visible[GPU_LIST_MAX];   // CUDA_VISIBLE_DEVICES
+    char gpus[GPU_LIST_MAX];      // the same as the node's own numbers
+    char gpu_bind[GPU_LIST_MAX];  // how Slurm bound GPUs to tasks
+    bool cpu_masked;              // Slurm bound each task to a mask
+    char cpu_masks[GPU_LIST_MAX]; // of every local task, as a list
+    bool memory_bound;            // with --mem-bind
+    int cores;                    // this plugin bound the task to; 0: it did not
 };
+
+struct gpu_view environment_view(const struct environment *environment);
 
 // Reads them from Slurm. Errors: GPUs that cannot serve expert parallelism.
 int environment_read(spank_t spank, const struct launch *launch, struct environment *environment,

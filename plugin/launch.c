@@ -220,7 +220,7 @@ void launch_task(spank_t spank, struct launch *launch)
     spank_unsetenv(spank, STAMP_ENV);
     if (environment_read(spank, launch, &environment, &e))
         refuse_task(&e);
-    environment.cores = bind_task(&environment);
+    bind_task(spank, launch, &environment);
     if (environment_write(spank, launch, &environment, &e) || core_prepend(spank, launch, &e))
         refuse_task(&e);
 }

@@ -14,9 +14,13 @@
 #define STAMP_ENV "SLURM_FP8_LORA_STEP"
 #define STAMP_MAX 64
 
+#define STAMP_SHOW_PLACEMENT 1u
+#define STAMP_CPU_BIND       2u // the user bound the tasks
+
 struct stamp {
     uint32_t job, step;
     uint32_t ep, dp; // sizes of the expert-parallel group and of data parallelism
+    uint32_t flags;  // STAMP_*
 };
 
 void stamp_format(const struct stamp *stamp, char text[STAMP_MAX]);

@@ -10,6 +10,7 @@
 #include "rules.h"
 #include "stamp.h"
 #include "train/planned.h"
+#include "values.h"
 #include "words.h"
 
 #include <errno.h>
@@ -78,6 +79,31 @@ static int form_check(const struct words *words, const char *own, struct fl_erro
                          "LaunchParameters=test_exec: srun looks for a program named like "
                          "the job; ask the administrator to remove it from slurm.conf");
     return 0;
+}
+
+// The shortest abbreviation getopt takes for this option alone.
+static bool show_given(const struct words *words)
+{
+    for (int i = 1; i < optind && i < words->argc && strcmp(words->argv[i], "--"); i++)
+        if (!strncmp(words->argv[i], "--" OPTION_NAME "-s", sizeof "--" OPTION_NAME "-s" - 1))
+            return true;
+    return false;
+}
+
+static uint32_t stamp_flags(const struct words *words)
+{
+    const char *given = words_value(words, optind, "cpu-bind", sizeof "cpu-b" - 1, 0);
+    uint32_t flags = 0;
+
+    if (!given)
+        given = words_value(words, optind, "cpu_bind", sizeof "cpu_" - 1, 0);
+    if (!given)
+        given = getenv("SLURM_CPU_BIND");
+    if (given && values_binds(given))
+        flags |= STAMP_CPU_BIND;
+    if (show_given(words))
+        flags |= STAMP_SHOW_PLACEMENT;
+    return flags;
 }
 
 bool submit_accepts(const char *argument)
@@ -181,12 +207,33 @@ static int job_plan(int argc, char *const *argv, int tasks, const struct rules *
     return code;
 }
 
+// The one thing the second option can do is to show what the first one's step does.
+static void show_check(void)
+{
+    struct words words;
+    struct fl_error e;
+    bool given;
+
+    if (!option_show_seen())
+        return;
+    words = client_words();
+    given = show_given(&words);
+    words_free(&words);
+    if (!given || (option_given() && spank_context() == S_CTX_LOCAL))
+        return;
+    error_set(&e, -EINVAL,
+              "--" OPTION_SHOW " shows a step's ranks: use srun --fp8-lora --" OPTION_SHOW
+              " job.yaml");
+    refuse_client(&e);
+}
+
 void submit_check(int argc, char **argv)
 {
     struct rules rules;
     struct plan plan;
     struct fl_error e;
 
+    show_check();
     if (!option_given())
         return;
     if (spank_context() == S_CTX_ALLOCATOR) {
@@ -234,6 +281,7 @@ void submit_stamp(spank_t spank, int argc, char **argv)
     rules_look(&words, argc, argv, &rules);
     if (job_plan(words.argc - optind, words.argv + optind, (int)tasks, &rules, &plan, &e))
         refuse_client(&e);
+    stamp.flags = stamp_flags(&words);
     rules_clear(&rules);
     words_free(&words);
     stamp.ep = (uint32_t)plan.layout.ep;

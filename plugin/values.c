@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #define EXPANDABLE "expandable_segments"
 
@@ -28,6 +29,23 @@ int values_allocator(const char *settings, char *out, size_t size)
     const char *comma = *settings && *add ? "," : "";
 
     return (size_t)snprintf(out, size, "%s%s%s", settings, comma, add) < size ? 0 : -ENAMETOOLONG;
+}
+
+bool values_binds(const char *cpu_bind)
+{
+    static const char *const shown[] = {"verbose", "v", "quiet", "q"};
+
+    while (*cpu_bind) {
+        size_t length = strcspn(cpu_bind, ",");
+        bool chooses = length > 0;
+        for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
+            if (length == strlen(shown[i]) && !strncasecmp(cpu_bind, shown[i], length))
+                chooses = false;
+        if (chooses)
+            return true;
+        cpu_bind += length + (cpu_bind[length] == ',');
+    }
+    return false;
 }
 
 int values_port(uint32_t job, uint32_t step)

@@ -3,6 +3,7 @@
 #ifndef FL_PLUGIN_VALUES_H
 #define FL_PLUGIN_VALUES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,6 +14,9 @@
 // PyTorch allocator settings with expandable_segments:True added, unless they say something of it
 // themselves. -ENAMETOOLONG: does not fit into out.
 int values_allocator(const char *settings, char *out, size_t size);
+
+// Whether a value of --cpu-bind chooses where tasks run, not only whether that is shown.
+bool values_binds(const char *cpu_bind);
 
 // Two steps of one job, and jobs of neighbouring numbers, have different ports.
 int values_port(uint32_t job, uint32_t step);

@@ -107,7 +107,7 @@ static const char *value_at(const struct words *words, int i, const char *name, 
 {
     const char *word = words->argv[i];
 
-    if (word[0] == '-' && word[1] == letter)
+    if (letter && word[0] == '-' && word[1] == letter)
         return word[2] ? word + 2 : words->argv[i + 1];
     if (names_option(word, name, shortest))
         return strchr(word, '=') ? strchr(word, '=') + 1 : words->argv[i + 1];

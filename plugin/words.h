@@ -23,8 +23,8 @@ void words_free(struct words *words);
 // =VALUE, abbreviated or not; NULL when there is none. Words behind "--" are no options.
 const char *words_option(const struct words *words, int end, const char *name);
 
-// What the last --name, of which shortest characters are enough, or -letter among argv[1..end)
-// carries; NULL: none.
+// What the last --name, of which shortest characters are enough, or -letter (0: none) among
+// argv[1..end) carries; NULL: none.
 const char *words_value(const struct words *words, int end, const char *name, size_t shortest,
                         char letter);
 

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/nearest.h"
 #include "job/plan_command.h"
+#include "place/placement_command.h"
 #include "report/report_command.h"
 #include "weights/synth_command.h"
 
@@ -16,6 +17,7 @@ static const struct {
     int (*run)(int argc, char **argv); // argv[0] is the name; returns the exit status
 } commands[] = {
     {"plan", "parameters and bytes of a job, rank by rank, before it runs", plan_command},
+    {"placement", "GPU, CPUs and NIC of every rank on this machine or another", placement_command},
     {"report", "what every rank of a job planned and used, from accounting", report_command},
     {"synth", "a checkpoint of any shape, made without a download", synth_command},
 };

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which cores a rank runs on.
+// Where every rank of a node runs.
 #include "place/place.h"
 
+#include "place/cores.h"
+#include "place/gpu.h"
+#include "place/near.h"
+#include "place/regroup.h"
+
 #include <errno.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
-
-#define NVIDIA_VENDOR 0x10de
-#define DISPLAY_CLASS 0x03 // upper byte of a PCI class: VGA and 3D controllers
 
 int place_topology_load(const char *xml, hwloc_topology_t *out, struct fl_error *e)
 {
@@ -35,140 +40,301 @@ int place_topology_load(const char *xml, hwloc_topology_t *out, struct fl_error 
     return 0;
 }
 
-static unsigned long pci_order(const struct hwloc_pcidev_attr_s *pci)
+__attribute__((format(printf, 2, 3))) static void warn(struct placement *placement,
+                                                       const char *format, ...)
 {
-    return (unsigned long)pci->domain << 16 | (unsigned long)pci->bus << 8 |
-           (unsigned long)pci->dev << 4 | pci->func;
+    va_list args;
+
+    if (placement->warnings == PLACE_WARNINGS_MAX)
+        return;
+    va_start(args, format);
+    vsnprintf(placement->warning[placement->warnings++], sizeof *placement->warning, format, args);
+    va_end(args);
 }
 
-static bool is_gpu(hwloc_obj_t device)
+static int request_check(const struct place_request *request, struct fl_error *e)
 {
-    return device->attr->pcidev.vendor_id == NVIDIA_VENDOR &&
-           device->attr->pcidev.class_id >> 8 == DISPLAY_CLASS;
-}
-
-// The GPU with exactly index GPUs before it in PCI order.
-static hwloc_obj_t gpu_find(hwloc_topology_t topology, int index)
-{
-    for (hwloc_obj_t d = NULL; (d = hwloc_get_next_pcidev(topology, d));) {
-        int before = 0;
-        if (!is_gpu(d))
-            continue;
-        for (hwloc_obj_t o = NULL; (o = hwloc_get_next_pcidev(topology, o));)
-            before += is_gpu(o) && pci_order(&o->attr->pcidev) < pci_order(&d->attr->pcidev);
-        if (before == index)
-            return d;
-    }
-    return NULL;
-}
-
-// Where a rank wants to be: its GPU's cpuset, or the whole machine without one. Owned by topology.
-static hwloc_const_bitmap_t locality(hwloc_topology_t topology, int gpu, struct fl_error *e)
-{
-    hwloc_obj_t device, near;
-
-    if (gpu < 0)
-        return hwloc_topology_get_topology_cpuset(topology);
-    device = gpu_find(topology, gpu);
-    near = device ? hwloc_get_non_io_ancestor_obj(topology, device) : NULL;
-    if (!near || !near->cpuset)
-        error_set(e, -ENODEV, "the topology has no GPU %d", gpu);
-    return near ? near->cpuset : NULL;
-}
-
-static int cores_within(hwloc_topology_t topology, hwloc_const_bitmap_t set)
-{
-    int count = 0;
-
-    for (hwloc_obj_t c = NULL; (c = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, c));)
-        count += hwloc_bitmap_intersects(c->cpuset, set);
-    return count;
-}
-
-// Adds cores [first, last) of those that meet set.
-static void cores_take(hwloc_topology_t topology, hwloc_const_bitmap_t set, int first, int last,
-                       hwloc_bitmap_t cpus)
-{
-    int index = 0;
-
-    for (hwloc_obj_t c = NULL; (c = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, c));)
-        if (hwloc_bitmap_intersects(c->cpuset, set)) {
-            if (index >= first && index < last)
-                hwloc_bitmap_or(cpus, cpus, c->cpuset);
-            index++;
-        }
-}
-
-static int stay(struct place_decision *decision, const char *reason)
-{
-    snprintf(decision->reason, sizeof decision->reason, "left as it is: %s", reason);
+    if (request->ranks < 1 || request->ep < 1)
+        return error_set(e, -EINVAL, "placement: %d ranks, expert parallel %d: at least 1 each",
+                         request->ranks, request->ep);
+    if (hwloc_bitmap_iszero(request->allowed))
+        return error_set(e, -EINVAL, "placement: no processing unit is allowed");
+    for (int i = 0; i < request->ranks; i++)
+        if (request->gpus[i] >= request->device_count)
+            return error_set(e, -ENODEV, "placement: rank %u has GPU %d of %d", request->global[i],
+                             request->gpus[i], request->device_count);
     return 0;
 }
 
-int place_decide(hwloc_topology_t topology, const struct place_request *request,
-                 struct place_decision *decision, struct fl_error *e)
+// The nodes of ordinary memory beside cpus: a GPU's own memory may be a node too.
+static hwloc_bitmap_t memory_of(hwloc_topology_t topology, hwloc_const_bitmap_t cpus)
 {
-    int ranks = request->local_ranks, before = 0, sharing = 0, cores, rc = 0;
-    int machine = cores_within(topology, hwloc_topology_get_topology_cpuset(topology));
-    int allowed = cores_within(topology, request->allowed);
-    hwloc_const_bitmap_t near;
-    hwloc_bitmap_t usable = NULL;
+    hwloc_bitmap_t memory = hwloc_bitmap_alloc();
 
-    memset(decision, 0, sizeof *decision);
-    decision->numa = -1;
-    if (ranks < 1 || request->local_rank < 0 || request->local_rank >= ranks)
-        return error_set(e, -EINVAL, "local rank %d of %d", request->local_rank, ranks);
-    if (allowed < ranks * PLACE_CORES_MIN)
-        return stay(decision, "fewer than two cores for each rank");
-    if (allowed <= machine / ranks)
-        return stay(decision, "Slurm bound it");
-    near = locality(topology, request->gpus[request->local_rank], e);
-    if (!near)
-        return e ? e->code : -ENODEV;
-    for (int i = 0; i < ranks; i++) {
-        hwloc_const_bitmap_t other = locality(topology, request->gpus[i], e);
-        if (!other)
-            return e ? e->code : -ENODEV;
-        if (hwloc_bitmap_isequal(other, near)) {
-            before += i < request->local_rank;
-            sharing++;
-        }
+    for (hwloc_obj_t n = NULL;
+         memory && (n = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, n));)
+        if ((!n->subtype || !strcmp(n->subtype, "DRAM")) &&
+            hwloc_bitmap_intersects(n->cpuset, cpus))
+            hwloc_bitmap_set(memory, n->os_index);
+    return memory;
+}
+
+// Where shares of cores go: to ranks, or to GPUs when ranks are hidden.
+struct shares {
+    int count;
+    hwloc_bitmap_t *near, *cpus; // [count]
+};
+
+static void shares_clear(struct shares *shares)
+{
+    for (int i = 0; i < shares->count; i++) {
+        if (shares->near)
+            hwloc_bitmap_free(shares->near[i]);
+        if (shares->cpus)
+            hwloc_bitmap_free(shares->cpus[i]);
     }
-    usable = hwloc_bitmap_dup(near);
-    decision->cpus = hwloc_bitmap_alloc();
-    if (!usable || !decision->cpus) {
-        rc = error_set(e, -ENOMEM, "placement: no memory");
-        goto out;
+    free(shares->near);
+    free(shares->cpus);
+}
+
+static bool any_hidden(const struct place_request *request)
+{
+    for (int i = 0; i < request->ranks; i++)
+        if (request->gpus[i] == GPU_HIDDEN)
+            return true;
+    return false;
+}
+
+static int shares_make(hwloc_topology_t topology, const struct place_request *request,
+                       struct shares *shares)
+{
+    bool hidden = any_hidden(request);
+
+    shares->count = hidden ? request->device_count : request->ranks;
+    shares->near = calloc((size_t)shares->count + 1, sizeof(hwloc_bitmap_t));
+    shares->cpus = calloc((size_t)shares->count + 1, sizeof(hwloc_bitmap_t));
+    if (!shares->near || !shares->cpus)
+        return -ENOMEM;
+    for (int i = 0; i < shares->count; i++) {
+        int gpu = hidden ? i : request->gpus[i];
+        shares->near[i] = gpu >= 0 ? near_cpus(topology, &request->devices[gpu])
+                                   : hwloc_bitmap_dup(hwloc_topology_get_topology_cpuset(topology));
+        if (!shares->near[i])
+            return -ENOMEM;
     }
-    hwloc_bitmap_and(usable, usable, request->allowed);
-    cores = cores_within(topology, usable);
-    if (cores < sharing) {
-        rc = stay(decision, "fewer cores near the GPU than ranks");
-        goto out;
+    return cores_share(topology, request->allowed, (const hwloc_const_bitmap_t *)shares->near,
+                       shares->count, shares->cpus);
+}
+
+__attribute__((format(printf, 2, 3))) static void stay(struct place_rank *rank, const char *format,
+                                                       ...)
+{
+    size_t used = (size_t)snprintf(rank->reason, sizeof rank->reason, "left as it is: ");
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(rank->reason + used, sizeof rank->reason - used, format, args);
+    va_end(args);
+}
+
+static int rank_bind(hwloc_topology_t topology, const struct place_request *request,
+                     hwloc_const_bitmap_t cpus, struct place_rank *rank)
+{
+    rank->cpus = hwloc_bitmap_dup(cpus);
+    rank->memory = memory_of(topology, cpus);
+    if (!rank->cpus || !rank->memory)
+        return -ENOMEM;
+    rank->cores = cores_within(topology, cpus);
+    snprintf(rank->reason, sizeof rank->reason, "%d core%s%s%s", rank->cores,
+             rank->cores == 1 ? "" : "s", rank->gpu >= 0 ? " near the GPU" : "",
+             request->regrouped ? ", GPUs reordered for EP groups" : "");
+    return 0;
+}
+
+static int cores_decide(hwloc_topology_t topology, const struct place_request *request,
+                        struct placement *placement)
+{
+    int allowed = cores_within(topology, request->allowed), rc = 0;
+    bool hidden = any_hidden(request);
+    struct shares shares = {0};
+    const char *keep = request->keep;
+    char few[64];
+
+    if (!keep && allowed < request->ranks) {
+        snprintf(few, sizeof few, "%d core%s for %d ranks", allowed, allowed == 1 ? "" : "s",
+                 request->ranks);
+        warn(placement, "%s: they share them; request more with --cpus-per-task", few);
+        keep = few;
     }
-    cores_take(topology, usable, cores * before / sharing, cores * (before + 1) / sharing,
-               decision->cpus);
-    hwloc_bitmap_and(decision->cpus, decision->cpus, request->allowed);
-    decision->cores = cores_within(topology, decision->cpus);
-    for (hwloc_obj_t n = NULL; (n = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, n));)
-        if (decision->numa < 0 && hwloc_bitmap_intersects(n->cpuset, decision->cpus))
-            decision->numa = (int)n->os_index;
-    if (request->gpus[request->local_rank] < 0)
-        snprintf(decision->reason, sizeof decision->reason, "%d cores, NUMA node %d",
-                 decision->cores, decision->numa);
-    else
-        snprintf(decision->reason, sizeof decision->reason, "%d cores near GPU %d, NUMA node %d",
-                 decision->cores, request->gpus[request->local_rank], decision->numa);
-out:
-    hwloc_bitmap_free(usable);
-    if (rc || !decision->cores)
-        place_decision_clear(decision);
+    if (!keep)
+        rc = shares_make(topology, request, &shares);
+    for (int i = 0; i < request->ranks && !rc; i++) {
+        struct place_rank *rank = &placement->rank[i];
+        int share = hidden ? rank->gpu : i;
+        if (keep)
+            stay(rank, "%s", keep);
+        else if (hidden && rank->gpu == GPU_NONE)
+            stay(rank, "which GPU it has is not known");
+        else if (rank->gpu == GPU_HIDDEN)
+            stay(rank, "its own task sees the GPU and decides");
+        else if (share >= 0 && shares.cpus[share])
+            rc = rank_bind(topology, request, shares.cpus[share], rank);
+        else if (rank->gpu >= 0 && !hwloc_bitmap_intersects(shares.near[share], request->allowed))
+            stay(rank, "no core near the GPU is the job's");
+        else
+            stay(rank, "fewer cores near the GPU than ranks");
+    }
+    if (!keep && !rc)
+        for (int i = 0; i < request->ranks; i++)
+            if (placement->rank[i].gpu >= 0 && !placement->rank[i].cores) {
+                warn(placement, "rank %u is not bound: %s", placement->rank[i].global,
+                     placement->rank[i].reason + strlen("left as it is: "));
+                break;
+            }
+    shares_clear(&shares);
     return rc;
 }
 
-void place_decision_clear(struct place_decision *decision)
+static void nics_decide(hwloc_topology_t topology, const struct place_request *request,
+                        struct placement *placement)
 {
-    hwloc_bitmap_free(decision->cpus);
-    decision->cpus = NULL;
-    decision->cores = 0;
+    hwloc_obj_t nics[NICS_MAX];
+    int count = nics_find(topology, nics, NICS_MAX), used[NICS_MAX] = {0};
+
+    for (int i = 0; i < request->ranks; i++) {
+        struct place_rank *rank = &placement->rank[i];
+        int nic = rank->gpu < 0
+                      ? -1
+                      : nic_nearest(topology, &request->devices[rank->gpu], nics, count, used);
+        if (nic >= 0)
+            nic_name(nics[nic], rank->nic);
+    }
+}
+
+static void island_name(const struct island *island, char text[24])
+{
+    static const char *const kinds[] = {"unknown", "nvlink", "package"};
+
+    if (island->kind == ISLAND_UNKNOWN)
+        snprintf(text, 24, "unknown");
+    else
+        snprintf(text, 24, "%s %d", kinds[island->kind], island->number);
+}
+
+// What the local ranks of the group that begins at first lie in.
+static void group_decide(const struct place_request *request, const struct island *islands,
+                         struct placement *placement, int first)
+{
+    uint32_t group = request->global[first] / (uint32_t)request->ep;
+    struct island common = {ISLAND_UNKNOWN, 0};
+    int members = 0;
+    bool crosses = false, unknown = false;
+    char text[sizeof placement->rank->group], name[24];
+
+    for (int i = first; i < request->ranks; i++) {
+        struct island island = {ISLAND_UNKNOWN, 0};
+        if (request->global[i] / (uint32_t)request->ep != group)
+            continue;
+        if (request->gpus[i] >= 0)
+            island = islands[request->gpus[i]];
+        unknown |= island.kind == ISLAND_UNKNOWN;
+        if (members++ == 0)
+            common = island;
+        crosses |= island.kind != common.kind || island.number != common.number;
+    }
+    island_name(&common, name);
+    if (unknown)
+        snprintf(text, sizeof text, "%u: unknown", group);
+    else if (crosses)
+        snprintf(text, sizeof text, "%u: crosses %ss", group,
+                 common.kind == ISLAND_NVLINK ? "island" : "package");
+    else
+        snprintf(text, sizeof text, "%u: %s", group, name);
+    if (members < request->ep)
+        snprintf(text + strlen(text), sizeof text - strlen(text), ", more nodes");
+    for (int i = first; i < request->ranks; i++)
+        if (request->global[i] / (uint32_t)request->ep == group)
+            memcpy(placement->rank[i].group, text, sizeof text);
+    if (!unknown && crosses)
+        warn(placement,
+             "expert-parallel group %u crosses %s: tokens take the slower path between them; "
+             "request GPUs of one, or a smaller expert_parallel",
+             group, common.kind == ISLAND_NVLINK ? "NVLink islands" : "packages");
+}
+
+static void groups_decide(hwloc_topology_t topology, const struct place_request *request,
+                          struct placement *placement)
+{
+    struct island islands[DEVICES_MAX];
+
+    if (request->ep == 1)
+        return;
+    islands_find(topology, request->devices, request->device_count, islands);
+    for (int i = 0; i < request->ranks; i++)
+        if (!placement->rank[i].group[0])
+            group_decide(request, islands, placement, i);
+}
+
+bool place_regroup(hwloc_topology_t topology, const struct place_request *request, int *gpus)
+{
+    struct island islands[DEVICES_MAX];
+
+    if (request->ep < 2 || !request->device_count)
+        return false;
+    islands_find(topology, request->devices, request->device_count, islands);
+    return regroup(islands, request->global, request->ranks, request->ep, gpus);
+}
+
+int place_decide(hwloc_topology_t topology, const struct place_request *request,
+                 struct placement **out, struct fl_error *e)
+{
+    int code = request_check(request, e);
+    struct placement *placement;
+
+    if (code)
+        return code;
+    placement = calloc(1, sizeof *placement);
+    if (placement)
+        placement->rank = calloc((size_t)request->ranks, sizeof *placement->rank);
+    if (!placement || !placement->rank) {
+        code = -ENOMEM;
+        goto out;
+    }
+    placement->ranks = request->ranks;
+    for (int i = 0; i < request->ranks; i++) {
+        struct place_rank *rank = &placement->rank[i];
+        rank->global = request->global[i];
+        rank->gpu = request->gpus[i];
+        if (rank->gpu >= 0) {
+            memcpy(rank->pci, request->devices[rank->gpu].pci, sizeof rank->pci);
+            memcpy(rank->uuid, request->devices[rank->gpu].uuid, sizeof rank->uuid);
+        }
+    }
+    code = cores_decide(topology, request, placement);
+    if (code)
+        goto out;
+    if (request->hides_peers)
+        warn(placement, "%s", PLACE_HIDES_PEERS);
+    nics_decide(topology, request, placement);
+    groups_decide(topology, request, placement);
+out:
+    if (code) {
+        error_set(e, code, "placement: no memory");
+        placement_destroy(placement);
+        return code;
+    }
+    *out = placement;
+    return 0;
+}
+
+void placement_destroy(struct placement *placement)
+{
+    if (!placement)
+        return;
+    for (int i = 0; placement->rank && i < placement->ranks; i++) {
+        hwloc_bitmap_free(placement->rank[i].cpus);
+        hwloc_bitmap_free(placement->rank[i].memory);
+    }
+    free(placement->rank);
+    free(placement);
 }

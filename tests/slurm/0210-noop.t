@@ -40,7 +40,7 @@ is_plain "nor is a variable of the allocation's kind" \
     env SLURM_SPANK__SLURM_SPANK_OPTION_fp8_lora_fp8_lora=job.yaml srun echo plain
 is_plain "nor one of the node's kind" env _SLURM_SPANK_OPTION_fp8_lora_fp8_lora=job.yaml srun echo plain
 is_plain "nor one with another step's stamp" \
-    env _SLURM_SPANK_OPTION_fp8_lora_fp8_lora= SLURM_FP8_LORA_STEP=1.0.2.2 srun echo plain
+    env _SLURM_SPANK_OPTION_fp8_lora_fp8_lora= SLURM_FP8_LORA_STEP=1.0.2.2.0 srun echo plain
 
 run as_user salloc --quiet --ntasks=2 --fp8-lora=job.yaml srun --ntasks=2 --fp8-lora job.yaml
 is "$status" 0 "a step inside may carry its own"

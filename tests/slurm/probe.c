@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs in the core's place, so that tests see what a task gets: prints its words, environment,
-// limits and descriptors, fills its slot of the record, and then ends as PROBE tells:
+// limits, CPUs and descriptors, fills its slot of the record, and then ends as PROBE tells:
 // "" at once; "wait" until the step is aborted; "hang" for a minute; "die RANK" as wait, but that
 // rank kills itself; "exit RANK" as wait, but that rank exits with code 7; "hang RANK" as hang, but
 // that rank kills itself; "leave RANK" as wait, but that rank leaves a grandchild in a session of
@@ -30,6 +30,18 @@ static void limits_print(void)
     for (int i = 0; i < 3; i++)
         if (!getrlimit((__rlimit_resource_t)limits[i].number, &limit))
             printf("limit %s %lld\n", limits[i].name, (long long)limit.rlim_cur);
+}
+
+static void cpus_print(void)
+{
+    char line[256];
+    FILE *status = fopen("/proc/self/status", "r");
+
+    while (status && fgets(line, sizeof line, status))
+        if (!strncmp(line, "Cpus_allowed_list:\t", 19))
+            printf("cpus %s", line + 19);
+    if (status)
+        fclose(status);
 }
 
 static void descriptors_print(void)
@@ -120,6 +132,7 @@ int main(int argc, char **argv)
     for (char **v = environ; *v; v++)
         printf("env %s\n", *v);
     limits_print();
+    cpus_print();
     descriptors_print();
     printf("ftruncate %d\n", ftruncate(atoi(text), 0));
     fflush(stdout);

@@ -68,6 +68,11 @@ static void command_words(void **state)
     assert_null(words_option(&w, INT_MAX, "fp8-lora"));
     assert_int_equal(words_tasks(&w, INT_MAX), 0);
     words_free(&w);
+    w = WORDS("srun\0--cpu-bind=none\0--cpu-b\0cores\0--cpu-freq=1\0--\0--cpu-bind=q");
+    assert_string_equal(words_value(&w, INT_MAX, "cpu-bind", 5, 0), "cores");
+    assert_string_equal(words_value(&w, 2, "cpu-bind", 5, 0), "none");
+    assert_null(words_value(&w, INT_MAX, "cpu_bind", 4, 0));
+    words_free(&w);
     check_error(words_split(strdup("x"), 1, &w, &e), &e, "does not end");
     check_ok(words_read(&w, &e), &e);
     assert_non_null(strstr(w.argv[0], "test_plugin"));
@@ -77,14 +82,14 @@ static void command_words(void **state)
 static void stamps(void **state)
 {
     static const char *const bad[] = {
-        "",         "1",        "1.2.3",     "1.2.3.4.5",
-        "1.2.3.4 ", "-1.2.3.4", "1..3.4",    "4294967296.0.1.1",
-        " 1.2.3.4", "1.2.3.",   "0x1.2.3.4", "99999999999999999999.0.0.0"};
-    struct stamp in = {4294967295u, 0, 128, 8}, out;
+        "",           "1",          "1.2.3.4",     "1.2.3.4.5.6",
+        "1.2.3.4.0 ", "-1.2.3.4.0", "1..3.4.0",    "4294967296.0.1.1.0",
+        " 1.2.3.4.0", "1.2.3.4.",   "0x1.2.3.4.0", "99999999999999999999.0.0.0.0"};
+    struct stamp in = {4294967295u, 0, 128, 8, STAMP_SHOW_PLACEMENT | STAMP_CPU_BIND}, out;
     char text[STAMP_MAX];
     (void)state;
     stamp_format(&in, text);
-    assert_string_equal(text, "4294967295.0.128.8");
+    assert_string_equal(text, "4294967295.0.128.8.3");
     assert_int_equal(stamp_parse(text, &out), 0);
     assert_memory_equal(&in, &out, sizeof in);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
@@ -115,6 +120,13 @@ static void values(void **state)
         assert_int_not_equal(values_port(job, 0), values_port(job, 1));
         assert_int_not_equal(values_port(job, 0), values_port(job + 1, 0));
     }
+    assert_true(values_binds("none"));
+    assert_true(values_binds("verbose,cores"));
+    assert_true(values_binds("map_cpu:0,1"));
+    assert_true(values_binds("quiet,mask_cpu:0x1,0x2"));
+    assert_false(values_binds("verbose"));
+    assert_false(values_binds("v,q,QUIET"));
+    assert_false(values_binds(""));
     assert_int_equal(values_threads(4, 0, 64), 4);
     assert_int_equal(values_threads(4, 8, 64), 8);
     assert_int_equal(values_threads(8, 0, 2), 2);
