@@ -38,6 +38,17 @@ watched() {
     plugstack "optional $plugin core=$TRUSTED/$program $account $watch nvml=$TRUSTED/libnvidia-ml.so.1 max_device_memory=$CAP $*"
 }
 
+# processes_of FILE NAME: of that program file, so that another cluster's do not count.
+processes_of() {
+    local pid
+    for pid in $(processes_named "$2"); do
+        [ "$(readlink "/proc/$pid/exe")" != "$(realpath "$1")" ] || say "$pid"
+    done
+}
+# The sampler and its guardian of each step.
+watchers() { processes_of "${watch#watch=}" fp8-lora-watch; }
+leaves() { processes_of "$TRUSTED/probe" probe-leaf; }
+
 # step_begin NAME COUNT: starts a step in the background and waits for that many processes of that name;
 # step_begin job: for its job alone.
 step_begin() {
@@ -69,7 +80,7 @@ step_end() {
     ok "accounting has it" job_recorded "$job"
     ok "and the record" job_recorded_as "$job" AdminComment .
     run_report=$(as_user fp8-lora report "$job")
-    none_left() { [ -z "$(processes_named fp8-lora-watch)" ]; }
+    none_left() { [ -z "$(watchers)" ]; }
     ok "the watch is gone" wait_until 5 none_left
     none_busy() { ! sinfo_states | grep -qv '^idle$'; }
     ok "the nodes are idle" wait_until 15 none_busy
@@ -162,8 +173,10 @@ like "$run_report" "$over [0-9]+ held 3.00 GiB" "the report has the warning"
 # ---- a grandchild in a session of its own, with no environment and no parent
 watched probe action=kill grace=0
 values
-PROBE='leave 1' step_begin probe-leaf 1
-victim=$(processes_named probe-leaf)
+PROBE='leave 1' step_begin job
+has_left() { [ -n "$(leaves)" ]; }
+ok "a grandchild runs" wait_until 30 has_left
+victim=$(leaves)
 is "$(awk '/^PPid:/ { print $2 }' "/proc/$victim/status")" 1 "the grandchild has left its parents"
 values "use 0 $victim 4294967296"
 step_end 20 "a step whose grandchild is over the cap ends"
@@ -173,7 +186,7 @@ like "$err" "the step is ended: (rank 1|a process of the step): $over $victim he
     "its standard error names the grandchild"
 like "$(job_field "$job" State)" '^(FAILED|CANCELLED)' "sacct has it as failed"
 like "$run_report" "first failure: rank [01], $over $victim held 4.00 GiB" "the report names it"
-is "$(processes_named probe-leaf)" '' "the grandchild has ended"
+is "$(leaves)" '' "the grandchild has ended"
 
 # ---- it cannot measure
 watched foreign action=kill on_failure=continue
@@ -214,7 +227,6 @@ like "$err" "device memory cannot be watched, and the policy ends such steps: .*
 chmod 755 "$TRUSTED/libnvidia-ml.so.1"
 
 # ---- the watch is killed
-watchers() { processes_named fp8-lora-watch; }
 watched foreign action=kill on_failure=continue
 values
 SECONDS_TO_RUN=5 step_begin foreign 2
