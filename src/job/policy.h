@@ -79,7 +79,4 @@ struct policy_decision {
 void policy_decide(const struct policy *policy, const struct policy_facts *facts,
                    struct policy_decision *decision);
 
-// Whether a path is a root or below one; both without links and "..", as realpath gives them.
-bool policy_path_within(const struct policy_roots *roots, const char *path);
-
 #endif

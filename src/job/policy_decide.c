@@ -119,16 +119,3 @@ void policy_decide(const struct policy *policy, const struct policy_facts *facts
     d->watch_interval_ms = interval == UNSET ? INTERVAL_PRESET_MS : interval;
     d->watch_grace_ms = grace == UNSET ? GRACE_PRESET_MS : grace;
 }
-
-bool policy_path_within(const struct policy_roots *roots, const char *path)
-{
-    for (size_t i = 0; i < roots->count; i++) {
-        const char *root = roots->paths[i];
-        size_t n = strlen(root);
-        while (n > 1 && root[n - 1] == '/')
-            n--;
-        if (n == 1 || (!strncmp(path, root, n) && (path[n] == 0 || path[n] == '/')))
-            return true;
-    }
-    return false;
-}

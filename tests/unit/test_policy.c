@@ -105,15 +105,14 @@ static void roots(void **state)
 {
     struct policy *policy = policy_of(site);
     struct policy_decision d;
-    const struct policy_roots *list = &d.model_roots[0];
     (void)state;
 
-    policy_decide(policy, &(struct policy_facts){"x", "gpu", "staff", "high"}, &d);
-    assert_true(policy_path_within(list, "/models") && policy_path_within(list, "/models/a/b"));
-    assert_true(policy_path_within(list, "/scratch/models") &&
-                policy_path_within(list, "/scratch/models/x"));
-    assert_false(policy_path_within(list, "/modelsx") || policy_path_within(list, "/scratch") ||
-                 policy_path_within(list, "/"));
+    policy_decide(policy, &(struct policy_facts){"x", "debug", "staff", "high"}, &d);
+    assert_true(d.model_root_count == 1 && d.model_roots[0].count == 2);
+    assert_string_equal(d.model_roots[0].paths[1], "/scratch/models/");
+    assert_string_equal(d.model_roots[0].source, "policy.yaml:4");
+    assert_true(d.output_root_count == 1 && d.output_roots[0].count == 1);
+    assert_string_equal(d.output_roots[0].source, "policy.yaml:14, partition debug");
     policy_destroy(policy);
 }
 
