@@ -1,249 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small Slurm around the real fp8_lora.so: loads it, and calls its hooks in Slurm's order as
 // srun, sbatch and slurmstepd do. What only a live cluster can show is in tests/slurm.
-#include "unit/check.h"
+#include "unit/spank_host.h"
 
 #include "report/record.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <getopt.h>
-#include <sched.h>
 #include <slurm/slurm.h>
 #include <slurm/spank.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define MODEL  FL_SOURCE_DIR "/tests/data/tiny-qwen3-moe-fp8"
-#define SHOWN  __attribute__((visibility("default")))
-#define VARS   64
-#define TASKS  2
 #define CLIENT "TEST_CLIENT" // in the environment: this program is srun or sbatch
-
-// ---- what the plugin finds in Slurm
-
-struct spank_handle {
-    spank_context_t context;
-    uint32_t job, step, local_task;
-    int exit_status;
-    uint16_t cpus;  // of the job on the node
-    uint32_t tasks; // of the step, here
-    pid_t task_pid;
-    char *env[VARS]; // of the job, NAME=VALUE
-    char *argv[4];
-    int argc;
-};
-
-static struct spank_handle *host;
-static struct spank_option option, show; // in the order of registration
-static char launch_params[64];
-
-SHOWN spank_context_t spank_context(void)
-{
-    return host->context;
-}
-
-SHOWN spank_err_t spank_option_register(spank_t spank, struct spank_option *given)
-{
-    (void)spank;
-    *(strcmp(given->name, "fp8-lora") ? &show : &option) = *given;
-    return ESPANK_SUCCESS;
-}
-
-SHOWN spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
-{
-    va_list args;
-    void *out;
-
-    va_start(args, item);
-    out = va_arg(args, void *);
-    switch (item) {
-    case S_JOB_ID:
-        *(uint32_t *)out = spank->job;
-        break;
-    case S_JOB_STEPID:
-        *(uint32_t *)out = spank->step;
-        break;
-    case S_JOB_NNODES:
-        *(uint32_t *)out = 1;
-        break;
-    case S_JOB_NODEID:
-    case S_SLURM_RESTART_COUNT:
-        *(uint32_t *)out = 0;
-        break;
-    case S_JOB_TOTAL_TASK_COUNT:
-    case S_JOB_LOCAL_TASK_COUNT:
-        *(uint32_t *)out = spank->tasks;
-        break;
-    case S_TASK_ID:
-        *(int *)out = (int)spank->local_task;
-        break;
-    case S_TASK_GLOBAL_ID:
-        *(uint32_t *)out = spank->local_task;
-        break;
-    case S_JOB_LOCAL_TO_GLOBAL_ID: // its argument in out's place
-        *va_arg(args, uint32_t *) = (uint32_t)(uintptr_t)out;
-        break;
-    case S_JOB_UID:
-        *(uid_t *)out = getuid();
-        break;
-    case S_TASK_PID:
-        *(pid_t *)out = spank->task_pid;
-        break;
-    case S_TASK_EXIT_STATUS:
-        *(int *)out = spank->exit_status;
-        break;
-    case S_STEP_CPUS_PER_TASK:
-        *(uint32_t *)out = 1;
-        break;
-    case S_JOB_NCPUS:
-        *(uint16_t *)out = spank->cpus;
-        break;
-    case S_JOB_ARGV:
-        *(int *)out = spank->argc;
-        *va_arg(args, char ***) = spank->argv;
-        break;
-    default:
-        va_end(args);
-        return ESPANK_BAD_ARG;
-    }
-    va_end(args);
-    return ESPANK_SUCCESS;
-}
-
-static char **variable(spank_t spank, const char *name)
-{
-    size_t length = strlen(name);
-
-    for (int i = 0; i < VARS; i++)
-        if (spank->env[i] && !strncmp(spank->env[i], name, length) && spank->env[i][length] == '=')
-            return &spank->env[i];
-    return NULL;
-}
-
-SHOWN spank_err_t spank_getenv(spank_t spank, const char *name, char *out, int size)
-{
-    char **found = variable(spank, name);
-
-    if (!found)
-        return ESPANK_ENV_NOEXIST;
-    return snprintf(out, (size_t)size, "%s", *found + strlen(name) + 1) < size ? ESPANK_SUCCESS
-                                                                               : ESPANK_NOSPACE;
-}
-
-SHOWN spank_err_t spank_unsetenv(spank_t spank, const char *name)
-{
-    char **found = variable(spank, name);
-
-    if (found) {
-        free(*found);
-        *found = NULL;
-    }
-    return ESPANK_SUCCESS;
-}
-
-SHOWN spank_err_t spank_setenv(spank_t spank, const char *name, const char *value, int overwrite)
-{
-    if (variable(spank, name) && !overwrite)
-        return ESPANK_ENV_EXISTS;
-    spank_unsetenv(spank, name);
-    for (int i = 0; i < VARS; i++)
-        if (!spank->env[i])
-            return asprintf(&spank->env[i], "%s=%s", name, value) < 0 ? ESPANK_ERROR
-                                                                      : ESPANK_SUCCESS;
-    return ESPANK_ERROR;
-}
-
-#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(23, 11, 0)
-SHOWN spank_err_t spank_prepend_task_argv(spank_t spank, int argc, const char *argv[])
-{
-    memmove(spank->argv + argc, spank->argv, (size_t)spank->argc * sizeof *spank->argv);
-    for (int i = 0; i < argc; i++)
-        spank->argv[i] = (char *)argv[i];
-    spank->argc += argc;
-    return ESPANK_SUCCESS;
-}
-#endif
-
-#define SLURM_LOG(function)                                                                        \
-    SHOWN void function(const char *format, ...)                                                   \
-    {                                                                                              \
-        va_list args;                                                                              \
-        va_start(args, format);                                                                    \
-        vfprintf(stderr, format, args);                                                            \
-        va_end(args);                                                                              \
-        fputc('\n', stderr);                                                                       \
-    }
-
-SLURM_LOG(slurm_error)
-SLURM_LOG(slurm_spank_log)
-SLURM_LOG(slurm_debug)
-
-SHOWN int slurm_load_ctl_conf(time_t since, slurm_conf_t **conf)
-{
-    (void)since;
-    *conf = calloc(1, sizeof **conf);
-    (*conf)->launch_params = launch_params;
-    return SLURM_SUCCESS;
-}
-
-SHOWN void slurm_free_ctl_conf(slurm_conf_t *conf)
-{
-    free(conf);
-}
-
-#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(23, 11, 0)
-#define HOSTS hostlist_t *
-#else
-#define HOSTS hostlist_t
-#endif
-
-SHOWN HOSTS slurm_hostlist_create(const char *hosts)
-{
-    return (HOSTS)strdup(hosts);
-}
-
-SHOWN char *slurm_hostlist_shift(HOSTS hosts)
-{
-    return strndup((char *)hosts, strcspn((char *)hosts, ","));
-}
-
-SHOWN void slurm_hostlist_destroy(HOSTS hosts)
-{
-    free(hosts);
-}
-
-// ---- the plugin
-
-static spank_f *init, *init_post_opt, *local_user_init, *task_init, *post_fork, *task_exit, *finish;
-
-static void plugin_load(void)
-{
-    char path[4096];
-    void *plugin;
-
-    snprintf(path, sizeof path, "%s/.libs/fp8_lora.so", getenv("FL_BUILD_DIR"));
-    plugin = dlopen(path, RTLD_NOW);
-    if (!plugin) {
-        fprintf(stderr, "%s\n", dlerror());
-        exit(99);
-    }
-    init = (spank_f *)dlsym(plugin, "slurm_spank_init");
-    init_post_opt = (spank_f *)dlsym(plugin, "slurm_spank_init_post_opt");
-    local_user_init = (spank_f *)dlsym(plugin, "slurm_spank_local_user_init");
-    task_init = (spank_f *)dlsym(plugin, "slurm_spank_task_init");
-    post_fork = (spank_f *)dlsym(plugin, "slurm_spank_task_post_fork");
-    task_exit = (spank_f *)dlsym(plugin, "slurm_spank_task_exit");
-    finish = (spank_f *)dlsym(plugin, "slurm_spank_exit");
-    if (strcmp((char *)dlsym(plugin, "plugin_type"), "spank") ||
-        *(unsigned *)dlsym(plugin, "plugin_version") != SLURM_VERSION_NUMBER ||
-        dlsym(plugin, "error_set")) // what is inside stays inside
-        exit(98);
-}
 
 static char program[4096]; // this test's own file
 
@@ -271,14 +44,14 @@ static int client_main(int argc, char **argv)
         snprintf(launch_params, sizeof launch_params, "%s", getenv("TEST_LAUNCH_PARAMS"));
     plugin_load();
     if (init(&spank, 0, NULL) || strcmp(option.name, "fp8-lora") || option.has_arg != 2 ||
-        strcmp(show.name, "fp8-lora-show-placement") || show.has_arg)
+        strcmp(show_option.name, "fp8-lora-show-placement") || show_option.has_arg)
         return 97;
     while ((found = getopt_long(argc, argv, "+n:", options, NULL)) != -1)
         if (found == 'f' && option.cb(option.val, optarg, 0))
             return 96;
-        else if (found == 's' && show.cb(show.val, NULL, 0))
+        else if (found == 's' && show_option.cb(show_option.val, NULL, 0))
             return 96;
-    if (shown && show.cb(show.val, shown, 0))
+    if (shown && show_option.cb(show_option.val, shown, 0))
         return 96;
     if (inherited && option.cb(option.val, inherited, 0))
         return 96;
@@ -437,51 +210,6 @@ static void clients_accept_and_refuse(void **state)
 
 // ---- slurmstepd
 
-static char *arguments[8] = {(char *)"core=/usr/bin/true", (char *)"account=/usr/bin/true"};
-static int argument_count = 2;
-
-static struct spank_handle step_begin(const char *stamp)
-{
-    struct spank_handle spank = {.context = S_CTX_REMOTE,
-                                 .job = 77,
-                                 .cpus = 1,
-                                 .tasks = TASKS,
-                                 .argv = {(char *)"job.yaml"},
-                                 .argc = 1};
-
-    host = &spank;
-    spank_setenv(&spank, "SLURM_STEP_NODELIST", "n0,n1", 1);
-    spank_setenv(&spank, "SLURMD_NODENAME", "n0", 1);
-    if (stamp)
-        spank_setenv(&spank, "SLURM_FP8_LORA_STEP", stamp, 1);
-    return spank;
-}
-
-static void step_end(struct spank_handle *spank)
-{
-    for (int i = 0; i < VARS; i++)
-        free(spank->env[i]);
-    memset(spank, 0, sizeof *spank);
-}
-
-static void step_init(struct spank_handle *spank, bool with_option)
-{
-    host = spank;
-    assert_int_equal(init(spank, argument_count, arguments), 0);
-    if (with_option) { // Slurm calls it twice on a node
-        assert_int_equal(option.cb(option.val, "", 1), 0);
-        assert_int_equal(option.cb(option.val, "", 1), 0);
-    }
-    assert_int_equal(init_post_opt(spank, argument_count, arguments), 0);
-}
-
-static const char *value_of(struct spank_handle *spank, const char *name)
-{
-    char **found = variable(spank, name);
-
-    return found ? *found + strlen(name) + 1 : NULL;
-}
-
 // What a task's process does after the fork, in one: the hook, then a core that fills its slot.
 static void task_run(struct spank_handle *spank, uint32_t local_task)
 {
@@ -597,213 +325,6 @@ static void others_are_left_alone(void **state)
     }
 }
 
-// ---- placement
-
-// The process's own, as in linux/mempolicy.h; -1 on a kernel without.
-static int memory_policy(void)
-{
-    int policy;
-
-    return syscall(SYS_get_mempolicy, &policy, NULL, 0UL, NULL, 0UL) ? -1 : policy;
-}
-
-// Runs task_init as local task of a step with this stamp and NAME=VALUE settings, after binding to
-// the CPUs of mask (0: as it is); stderr and then the process's CPUs in text. Returns the status.
-static int task_place(const char *stamp, uint32_t local_task, uint16_t cpus, unsigned long mask,
-                      const char *const *settings, char text[4096])
-{
-    struct spank_handle spank = step_begin(stamp);
-    int status, fds[2];
-    size_t used = 0;
-    ssize_t got;
-    pid_t child;
-
-    spank.cpus = cpus;
-    if (getenv("TEST_TASKS"))
-        spank.tasks = (uint32_t)atoi(getenv("TEST_TASKS"));
-    step_init(&spank, true);
-    assert_int_equal(pipe(fds), 0);
-    child = fork();
-    if (!child) {
-        cpu_set_t set;
-        dup2(fds[1], 2);
-        close(fds[0]);
-        close(fds[1]);
-        CPU_ZERO(&set);
-        for (size_t i = 0; i < 64; i++)
-            if (mask >> i & 1)
-                CPU_SET(i, &set);
-        if (mask && sched_setaffinity(0, sizeof set, &set))
-            _exit(70);
-        for (; *settings; settings++) {
-            char name[64];
-            snprintf(name, sizeof name, "%.*s", (int)strcspn(*settings, "="), *settings);
-            spank_setenv(&spank, name, strchr(*settings, '=') + 1, 1);
-        }
-        spank.local_task = local_task;
-        task_init(&spank, argument_count, arguments);
-        if (sched_getaffinity(0, sizeof set, &set))
-            _exit(71);
-        fprintf(stderr, "device %s\n",
-                value_of(&spank, "FP8_LORA_DEVICE") ? value_of(&spank, "FP8_LORA_DEVICE") : "-");
-        fprintf(stderr, "policy %d\n", memory_policy());
-        fprintf(stderr, "CPUs");
-        for (size_t i = 0; i < CPU_SETSIZE; i++)
-            if (CPU_ISSET(i, &set))
-                fprintf(stderr, " %zu", i);
-        fprintf(stderr, ".\n");
-        step_end(&spank);
-        _exit(0);
-    }
-    close(fds[1]);
-    while ((got = read(fds[0], text + used, 4095 - used)) > 0)
-        used += (size_t)got;
-    text[used] = 0;
-    close(fds[0]);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(finish(&spank, argument_count, arguments), 0);
-    step_end(&spank);
-    return status;
-}
-
-#define HGX FL_SOURCE_DIR "/tests/data/topologies/nvswitch-8gpu.xml"
-
-static void check_says(const char *text, const char *words)
-{
-    if (!strstr(text, words))
-        fail_msg("'%s' does not hold '%s'", text, words);
-}
-
-// On a stored topology nothing is bound; the table tells what would be.
-static void placement_is_shown(void **state)
-{
-    static const char *const both[] = {"CUDA_VISIBLE_DEVICES=2,5", "SLURM_STEP_GPUS=2,5",
-                                       "SLURM_GPUS_ON_NODE=2", NULL};
-    static const char *const own[] = {"CUDA_VISIBLE_DEVICES=2", "SLURM_GPUS_ON_NODE=2", NULL};
-    static const char *const masked[] = {
-        "SLURM_CPU_BIND_TYPE=mask_cpu:", "SLURM_CPU_BIND_LIST=0x1,0x2", "CUDA_VISIBLE_DEVICES=0,1",
-        NULL};
-    static const char *const unknown[] = {
-        "SLURM_CPU_BIND_TYPE=mask_cpu:", "CUDA_VISIBLE_DEVICES=GPU-x,GPU-y", NULL};
-    static const char *const no_gpu[] = {"SLURM_CPU_BIND_TYPE=mask_cpu:", NULL};
-    static const char *const four[] = {"CUDA_VISIBLE_DEVICES=0,1,2,3", "SLURM_GPUS_ON_NODE=4",
-                                       NULL};
-    static const char *const mig[] = {"CUDA_VISIBLE_DEVICES=MIG-a,MIG-b", NULL};
-    char text[4096];
-    (void)state;
-    setenv("HWLOC_XMLFILE", HGX, 1);
-    assert_int_equal(task_place("77.0.2.1.1", 0, 999, 0, both, text), 0);
-    check_says(text, "fp8-lora: placement on n0\n");
-    check_says(text, "fp8-lora: rank  PCI ");
-    check_says(text, "fp8-lora: 0     0000:32:00.0  GPU-00000002-1111-2222-3333-000000000032  "
-                     "0-7,16-23   0     mlx5_2  0: nvlink 0  8 cores near the GPU\n");
-    check_says(text, "fp8-lora: 1     0000:62:00.0  GPU-00000005-1111-2222-3333-000000000062  "
-                     "8-15,24-31  1     mlx5_5  0: nvlink 0  8 cores near the GPU\n");
-    assert_int_equal(task_place("77.0.2.1.1", 1, 999, 0, both, text), 0);
-    assert_null(strstr(text, "placement on")); // one table a node
-    check_says(text, "fp8-lora: placement: rank 1: GPU 0000:62:00.0, NIC mlx5_5, EP group 0: "
-                     "nvlink 0: 8 cores near the GPU"); // in the debug log
-    assert_int_equal(task_place("77.0.2.1.0", 0, 999, 0, both, text), 0);
-    assert_null(strstr(text, "placement on"));
-    assert_int_equal(task_place("77.0.2.1.3", 0, 999, 0, both, text), 0);
-    check_says(text, "left as it is: the user's --cpu-bind");
-    assert_int_equal(task_place("77.0.2.1.1", 0, 1, 0, both, text), 0);
-    check_says(text, "left as it is: the job shares the node");
-    assert_int_equal(task_place("77.0.2.1.1", 0, 999, 0, masked, text), 0);
-    check_says(text, "left as it is: Slurm bound it, and does not tell to what");
-    assert_int_equal(task_place("77.0.2.1.1", 0, 999, 0, unknown, text), 0);
-    check_says(text, "left as it is: Slurm bound it, and which GPUs it has is not known");
-    assert_int_equal(task_place("77.0.2.1.1", 0, 999, 0, no_gpu, text), 0);
-    check_says(text, "left as it is: Slurm bound it\n");
-    assert_int_equal(task_place("77.0.2.1.1", 0, 999, 0, own, text), 0);
-    check_says(text, "hidden");
-    check_says(text, "warning: tasks are bound to GPUs of their own, which hides their peers");
-    assert_int_equal(task_place("77.0.2.1.2", 0, 999, 0, own, text), 0); // topology unread
-    check_says(text, "warning: tasks are bound to GPUs of their own, which hides their peers");
-    assert_int_equal(task_place("77.0.2.1.0", 1, 999, 0, mig, text), 1 << 8);
-    check_says(text, "fp8-lora: MIG-b: MIG instances cannot reach each other");
-    assert_int_equal(task_place("77.0.1.2.0", 1, 999, 0, mig, text), 0);
-    // GPUs 0 and 2 are linked, and 1 and 3: whatever else is asked, groups of two stay together.
-    setenv("HWLOC_XMLFILE", FL_SOURCE_DIR "/tests/data/topologies/nvlink-pairs-4gpu.xml", 1);
-    setenv("TEST_TASKS", "4", 1);
-    assert_int_equal(task_place("77.0.2.2.0", 1, 1, 0, four, text), 0);
-    check_says(text, "device 2\n");
-    assert_int_equal(task_place("77.0.2.2.2", 2, 999, 0, four, text), 0);
-    check_says(text, "device 1\n");
-    assert_int_equal(task_place("77.0.4.1.0", 0, 999, 0, four, text), 0);
-    check_says(text, "device 0\n");
-    check_says(text, "fp8-lora: warning: expert-parallel group 0 crosses NVLink islands");
-    unsetenv("TEST_TASKS");
-    setenv("HWLOC_XMLFILE", "/nonexistent.xml", 1);
-    assert_int_equal(task_place("77.0.2.1.1", 0, 999, 0, both, text), 0);
-    unsetenv("HWLOC_XMLFILE");
-}
-
-// On this machine, where it has two cores.
-static void tasks_are_bound(void **state)
-{
-    static const char *const none[] = {NULL};
-    static const char *const masks[] = {
-        "SLURM_CPU_BIND_TYPE=mask_cpu:", "SLURM_CPU_BIND_LIST=0x2,0x1", "CUDA_VISIBLE_DEVICES=0",
-        NULL};
-    char texts[2][4096], kept[4096];
-    cpu_set_t set;
-    (void)state;
-    if (sched_getaffinity(0, sizeof set, &set) || !CPU_ISSET(0, &set) || !CPU_ISSET(1, &set) ||
-        CPU_COUNT(&set) != sysconf(_SC_NPROCESSORS_ONLN)) {
-        print_message("needs a machine of two CPUs or more, all of them allowed\n");
-        skip();
-    }
-    for (uint32_t i = 0; i < 2; i++)
-        assert_int_equal(task_place("77.0.2.1.0", i, 999, 0, none, texts[i]), 0);
-    if (strstr(texts[0], "left as it is: 1 core for 2 ranks"))
-        skip();                     // two CPUs of one core
-    check_says(texts[0], "CPUs 0"); // ends of lines differ with the machine
-    assert_null(strstr(texts[1], "CPUs 0"));
-    assert_int_equal(task_place("77.0.2.1.2", 1, 999, 0, none, kept), 0);
-    check_says(kept, "CPUs 0 1");
-    // Slurm's own masks give way to a GPU, within what they cover together. This machine's cores,
-    // as those of a stored topology that has a GPU near them.
-    setenv("HWLOC_XMLFILE", FL_SOURCE_DIR "/tests/data/topologies/vm-1gpu.xml", 1);
-    setenv("HWLOC_THISSYSTEM", "1", 1);
-    assert_int_equal(task_place("77.0.2.1.0", 0, 999, 2, masks, texts[0]), 0);
-    assert_int_equal(task_place("77.0.2.1.0", 1, 999, 1, masks, texts[1]), 0);
-    check_says(texts[0], "CPUs 0.");
-    check_says(texts[1], "CPUs 1.");
-    // Those of the user do not.
-    assert_int_equal(task_place("77.0.2.1.2", 0, 999, 2, masks, kept), 0);
-    check_says(kept, "CPUs 1.");
-    unsetenv("HWLOC_XMLFILE");
-    unsetenv("HWLOC_THISSYSTEM");
-}
-
-// This machine's node 0 as the one near the last two GPUs of a stored topology.
-static void memory_is_preferred(void **state)
-{
-    static const char *const near[] = {"CUDA_VISIBLE_DEVICES=2", NULL};
-    static const char *const users[] = {"CUDA_VISIBLE_DEVICES=2", "SLURM_MEM_BIND_TYPE=local",
-                                        NULL};
-    char text[4096];
-    cpu_set_t set;
-    (void)state;
-    if (sched_getaffinity(0, sizeof set, &set) || !CPU_ISSET(0, &set) || !CPU_ISSET(1, &set) ||
-        sysconf(_SC_NPROCESSORS_ONLN) < 2 || memory_policy() < 0) {
-        print_message("needs a machine of two CPUs or more, and a kernel that binds memory\n");
-        skip();
-    }
-    setenv("HWLOC_XMLFILE", FL_SOURCE_DIR "/tests/data/topologies/pcie-4gpu.xml", 1);
-    setenv("HWLOC_THISSYSTEM", "1", 1);
-    assert_int_equal(task_place("77.0.1.2.0", 0, 9999, 0, near, text), 0);
-    if (!strstr(text, "policy 1\n"))    // preferred
-        check_says(text, "policy 5\n"); // or preferred among many
-    assert_int_equal(task_place("77.0.1.2.0", 0, 9999, 0, users, text), 0);
-    check_says(text, "policy 0\n");
-    assert_int_equal(task_place("77.0.1.2.2", 0, 9999, 0, near, text), 0);
-    check_says(text, "policy 0\n");
-    unsetenv("HWLOC_XMLFILE");
-    unsetenv("HWLOC_THISSYSTEM");
-}
-
 static void task_refused(const char *says)
 {
     struct spank_handle spank = step_begin("77.0.4.8.0");
@@ -875,9 +396,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(clients_accept_and_refuse),
         cmocka_unit_test(others_are_left_alone),
         cmocka_unit_test(step_runs),
-        cmocka_unit_test(placement_is_shown),
-        cmocka_unit_test(tasks_are_bound),
-        cmocka_unit_test(memory_is_preferred),
         cmocka_unit_test(node_errors_end_tasks),
         cmocka_unit_test(step_without_its_watch),
     };
