@@ -156,14 +156,9 @@ static void golden_tables(void **state)
 // Real machines, as hwloc's own tests have them: contrib/fetch-hwloc-topologies.
 static void golden_tables_of_hwloc(void **state)
 {
-    const char *folder = getenv("FL_HWLOC_TOPOLOGIES");
     (void)state;
-    if (!folder) {
-        print_message("FL_HWLOC_TOPOLOGIES is unset: see contrib/fetch-hwloc-topologies\n");
-        skip();
-    }
     for (size_t i = 0; i < sizeof hwloc_goldens / sizeof *hwloc_goldens; i++)
-        golden_run(folder, &hwloc_goldens[i]);
+        golden_run(getenv("FL_HWLOC_TOPOLOGIES"), &hwloc_goldens[i]);
 }
 
 // ---- properties of a placement
@@ -546,22 +541,19 @@ static void gpu_choices(void **state)
     assert_int_equal(gpu_choose(&view).device, 0);
 }
 
-int main(void)
+// test_place hwloc: the tables of hwloc's topologies alone.
+int main(int argc, char **argv)
 {
+    const struct CMUnitTest of_hwloc[] = {cmocka_unit_test(golden_tables_of_hwloc)};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_tables),
-        cmocka_unit_test(golden_tables_of_hwloc),
-        cmocka_unit_test(ranks_are_disjoint),
-        cmocka_unit_test(wishes_within_wishes),
-        cmocka_unit_test(a_binding_of_the_users_is_kept),
-        cmocka_unit_test(hidden_tasks_agree),
-        cmocka_unit_test(groups_over_nodes),
-        cmocka_unit_test(orders_of_groups),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(devices_of_the_driver),
-        cmocka_unit_test(near_without_pci),
-        cmocka_unit_test(gpus_are_assigned),
-        cmocka_unit_test(gpu_choices),
+        cmocka_unit_test(golden_tables),         cmocka_unit_test(ranks_are_disjoint),
+        cmocka_unit_test(wishes_within_wishes),  cmocka_unit_test(a_binding_of_the_users_is_kept),
+        cmocka_unit_test(hidden_tasks_agree),    cmocka_unit_test(groups_over_nodes),
+        cmocka_unit_test(orders_of_groups),      cmocka_unit_test(refusals),
+        cmocka_unit_test(devices_of_the_driver), cmocka_unit_test(near_without_pci),
+        cmocka_unit_test(gpus_are_assigned),     cmocka_unit_test(gpu_choices),
     };
+    if (argc == 2 && !strcmp(argv[1], "hwloc"))
+        return cmocka_run_group_tests_name("place hwloc", of_hwloc, root_make, root_remove);
     return cmocka_run_group_tests_name("place", tests, root_make, root_remove);
 }
