@@ -112,7 +112,20 @@ job_run "${two[@]}" --task-prolog="$WORK/swap" --fp8-lora job.yaml
 held 'policy.yaml:1: job.yaml: the plan of .* is above the cap of 100.00 MiB' "a job.yaml swapped after the check"
 cp "$WORK/small.yaml" "$WORK/job.yaml"
 
-# The plan says what fits, the arena holds it: a wish of the user's own below the cap counts.
+# A rank that takes more than it planned: the arena maps nothing beyond the cap.
+libtool_program() { # a program's own file, which libtool may keep beside a script
+    if [ -e "${1%/*}/.libs/${1##*/}" ]; then say "${1%/*}/.libs/${1##*/}"; else say "$1"; fi
+}
+cp "$(libtool_program "${FL_BUILD_DIR:?}/tests/slurm/greedy")" "$TRUSTED/greedy"
+policy 'max_device_memory: 100MiB'
+plugstack "optional $plugin core=$TRUSTED/greedy $account $watch policy=$TRUSTED/policy.yaml"
+job_run "${two[@]}" --fp8-lora job.yaml
+greedy='policy.yaml:1: out of memory: 8.0 MiB for activations would exceed the cap of 100.0 MiB; in use: activations 96.0 MiB'
+held "$greedy" "a rank that takes more than it planned"
+ok "the record has it" job_recorded_as "$job" AdminComment .
+like "$(as_user fp8-lora report "$job")" "$greedy" "and the report"
+
+# A wish of the user's own, below the policy's, counts.
 policy 'max_device_memory: 2GiB'
 FP8_LORA_CAP=20971520 job_run "${two[@]}" --fp8-lora job.yaml
 held 'job.yaml: the plan of .* is above the cap of 20.00 MiB' "a cap of the user's own, below the policy's"
