@@ -311,7 +311,8 @@ int plan_command(int argc, char **argv)
     status = 1;
     if (request.fit && !request.cap_bytes)
         request.cap_bytes = request.gpu->memory_bytes;
-    if (spec_load(argc - optind, argv + optind, &spec, &e) || model_load(spec->model, &model, &e))
+    if (spec_load(argc - optind, argv + optind, &spec, &e) || model_load(spec->model, &model, &e) ||
+        index_read(spec->model, &view.index, &e))
         goto out;
     rc = planned_make(spec, &model, ranks_of(&request, spec), 1, request.cap_bytes, &plan, &e);
     if (rc && rc != -ENOSPC)

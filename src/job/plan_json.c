@@ -112,6 +112,8 @@ void plan_print_json(FILE *out, const struct plan_view *v)
     json_object_set_new(root, "needed_bytes", whole(plan_need(plan)));
     json_object_set_new(root, "host_bytes", whole(plan->host_bytes));
     json_object_set_new(root, "disk_bytes", whole(plan->disk_bytes));
+    json_object_set_new(root, "checkpoint_bytes",
+                        v->index.tensors ? whole(v->index.bytes) : json_null());
     json_object_set_new(root, "iterations",
                         v->iterations ? json_integer(v->iterations) : json_null());
     json_object_set_new(root, "estimate", estimate_json(v));

@@ -126,6 +126,10 @@ static void host_print(FILE *out, const struct plan_view *v)
         fprintf(out, NAME "%12s  the dataset's tokens and small buffers aside\n",
                 "host memory of a rank", "0 B");
     }
+    if (v->index.tensors)
+        fprintf(out, NAME "%12s  %zu tensors in %zu file%s\n", "checkpoint, of all ranks",
+                bytes_format(v->index.bytes, text), v->index.tensors, v->index.files,
+                v->index.files == 1 ? "" : "s");
     fprintf(out, NAME "%12s  %llu fp32\n", "disk of the adapters",
             bytes_format(plan->disk_bytes, text), (unsigned long long)plan->trainable_params_total);
 }

@@ -4,6 +4,7 @@
 #define FL_JOB_PLAN_PRINT_H
 
 #include "job/fit.h"
+#include "job/index.h"
 
 #include <stdio.h>
 
@@ -13,6 +14,7 @@ struct plan_view {
     const struct model *model;
     const struct plan *plan;
     uint64_t cap_bytes, host_cap_bytes; // 0: none
+    struct index_size index;            // of the checkpoint, where it has one
     int64_t iterations;                 // of the run; 0: not known until the data are read
     double first_lr;                    // of iteration 1, with iterations
     const struct gpu *gpu;              // NULL: the CPU backend, no estimate

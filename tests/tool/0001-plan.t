@@ -27,7 +27,7 @@ expect() {
     fi
 }
 
-echo 1..28
+echo 1..31
 expect 0 '5253.8388M Params (88.8668M Trainable [1.6915%])' "$tool" plan job.yaml
 expect 0 'base 5164972032, LoRA 88866816' "$tool" plan job.yaml
 expect 0 'Total number of parameters in billions: 30.52' "$tool" plan job.yaml
@@ -63,3 +63,11 @@ expect 0 '--lora_rank N' "$tool" plan --help-flags
 expect 0 'usage: fp8-lora plan' "$tool" plan --help
 expect 2 "unknown command 'paln', did you mean 'plan'?" "$tool" paln
 expect 0 'fp8-lora 0.' "$tool" --version
+cp -r "$FL_SOURCE_DIR/tests/data/tiny-qwen3-moe-fp8" tiny
+chmod -R u+w tiny
+printf '%s\n' 'model: tiny' 'dataset: d.jsonl' > tiny.yaml
+expect 0 'checkpoint, of all ranks            11.5' "$tool" plan tiny.yaml
+echo '{"weight_map": {}}' > tiny/model.safetensors.index.json
+expect 1 'tiny/model.safetensors.index.json: weight_map names no tensors' "$tool" plan tiny.yaml
+echo '{' > tiny/model.safetensors.index.json
+expect 1 'tiny/model.safetensors.index.json:2: not JSON' "$tool" plan tiny.yaml

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a checkpoint's index says of its size, without a look at the shards.
+#ifndef FL_JOB_INDEX_H
+#define FL_JOB_INDEX_H
+
+#include "base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct index_size {
+    uint64_t bytes; // of all tensors; 0: there is no index
+    size_t tensors, files;
+};
+
+// Of model.safetensors.index.json of the model's folder (job/source.h). A missing one is no error;
+// one that is not JSON or names no tensors is.
+int index_read(const char *model, struct index_size *size, struct fl_error *e);
+
+#endif
