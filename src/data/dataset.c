@@ -18,6 +18,7 @@
 
 #define FILE_LIMIT   ((size_t)64 << 30) // bytes of a file, all of it in memory for a while
 #define BLOCK        32                 // records a thread takes at a time
+#define ALL          UINT64_MAX         // samples of a file
 #define SAMPLES_MOST (1u << 30)
 
 enum verdict { KEPT, TOO_LONG, NO_TARGET };
@@ -235,17 +236,23 @@ out:
     return rc;
 }
 
-// The file of "FILE#N", free(), and N; of any other word itself and 0. A file may have such a name.
+// The file of "FILE#N", free(), and N; of any other word itself and ALL. A file may have such a
+// name.
 static char *path_split(const char *word, uint64_t *wanted)
 {
     const char *mark = strrchr(word, '#');
     char *end;
 
-    *wanted = 0;
+    *wanted = ALL;
     if (!mark || mark[1] < '0' || mark[1] > '9' || access(word, F_OK) == 0)
         return memory_string(word);
     *wanted = strtoull(mark + 1, &end, 10);
-    return *end ? memory_string(word) : memory_format("%.*s", (int)(mark - word), word);
+    if (*wanted == ALL) // a number above all: refused as well
+        --*wanted;
+    if (!*end)
+        return memory_format("%.*s", (int)(mark - word), word);
+    *wanted = ALL;
+    return memory_string(word);
 }
 
 // Of the samples from first on: the first ones of an order that is drawn from the seed, put back
@@ -281,9 +288,9 @@ static int file_load(struct dataset *d, const char *word, struct job *job, struc
     char *path = path_split(word, &wanted);
     int rc = file_read_all(d, path, job, threads, e);
 
-    if (rc == 0 && wanted > SAMPLES_MOST)
-        rc = error_set(e, -EINVAL, "%s: more than %u samples of one file", word, SAMPLES_MOST);
-    else if (rc == 0 && wanted && d->samples > first)
+    if (rc == 0 && (wanted == 0 || (wanted != ALL && wanted > SAMPLES_MOST)))
+        rc = error_set(e, -EINVAL, "%s: samples of a file must be in [1, %u]", word, SAMPLES_MOST);
+    else if (rc == 0 && wanted != ALL && d->samples > first)
         samples_take(d, first, wanted, job->options->seed);
     free(path);
     return rc;

@@ -186,7 +186,7 @@ int plan_make_threads(const struct spec *spec, const struct model *model, int wo
     evaluated = s;
     rows_bound(spec->capacity_factor, &s, plan->layout.ep);
     rows_bound(0, &evaluated, plan->layout.ep);
-    evaluates = spec->val_dataset_count > 0;
+    evaluates = spec_evaluates(spec);
     plan->base_params = params_base(model, (int)tp, plan->layout.experts_local);
     plan->base_params_total = params_base(model, 1, model->experts);
     plan->trainable_params = params_trainable(spec, model, (int)tp, plan->layout.experts_local);

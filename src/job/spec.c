@@ -70,9 +70,13 @@ static int spec_check(const struct reading *reading, struct fl_error *e)
     if (spec->min_lr > spec->lr)
         return error_set(e, -EINVAL, "%s: min_lr %g is above lr %g: lower it", source, spec->min_lr,
                          spec->lr);
-    if (spec->val_dataset_count && !spec->eval_interval)
-        return error_set(e, -EINVAL,
-                         "%s: val_dataset is never evaluated: set eval_interval above 0", source);
+    if (spec->val_dataset_count && spec->split_dataset_ratio > 0)
+        return error_set(e, -EINVAL, "%s: split_dataset_ratio beside val_dataset: give one of them",
+                         source);
+    if (spec_evaluates(spec) && !spec->eval_interval)
+        return error_set(e, -EINVAL, "%s: %s is never evaluated: set eval_interval above 0", source,
+                         spec->val_dataset_count ? "val_dataset"
+                                                 : "what split_dataset_ratio keeps");
     if (spec->numerics == NUMERICS_EXACT && spec->backend == BACKEND_CUDA)
         return error_set(e, -EINVAL, "%s: numerics exact needs the CPU: set backend cpu", source);
     if ((int64_t)spec->micro_batch_size * spec->max_length > INT32_MAX)

@@ -92,4 +92,10 @@ int spec_load(int argc, char *const *argv, struct spec **out, struct fl_error *e
 
 void spec_destroy(struct spec *spec); // NULL-safe
 
+// Whether there are samples to evaluate on.
+static inline bool spec_evaluates(const struct spec *spec)
+{
+    return spec->val_dataset_count > 0 || spec->split_dataset_ratio > 0;
+}
+
 #endif

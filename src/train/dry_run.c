@@ -103,7 +103,7 @@ static int steps_run(struct run *r, struct fl_error *e)
         (rc = optimizer_reduce(r->optimizer, &norm, e)) < 0 ||
         (rc = optimizer_step(r->optimizer, job->spec->lr, norm, e)) < 0)
         return rc;
-    return job->spec->val_dataset_count ? net_evaluate(r->net, &r->batch, &loss, e) : 0;
+    return spec_evaluates(job->spec) ? net_evaluate(r->net, &r->batch, &loss, e) : 0;
 }
 
 static void result_take(struct run *r, struct dry_result *result)

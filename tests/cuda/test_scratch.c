@@ -142,7 +142,7 @@ static void run_steps(void)
     check_ok(net_train(r->net, batch, 0, 1, 1, &loss, &r->e), &r->e);
     check_ok(optimizer_reduce(r->optimizer, &norm, &r->e), &r->e);
     check_ok(optimizer_step(r->optimizer, 1e-4, norm, &r->e), &r->e);
-    if (r->spec->val_dataset_count)
+    if (spec_evaluates(r->spec))
         check_ok(net_evaluate(r->net, batch, &loss, &r->e), &r->e);
     batch_destroy(batch);
 }

@@ -214,7 +214,7 @@ static int step_run(struct run *r)
         (rc = optimizer_reduce(r->optimizer, &norm, &error)) < 0 ||
         (rc = optimizer_step(r->optimizer, 1e-4, norm, &error)) < 0)
         return rc;
-    if (r->spec->val_dataset_count == 0)
+    if (!spec_evaluates(r->spec))
         return 0;
     routing_fill(r, 0); // no capacity limits an evaluation
     return net_evaluate(r->net, r->batch, &loss, &error);

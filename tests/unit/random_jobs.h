@@ -73,7 +73,7 @@ static inline char *job_draw(int ep, const char *backend)
     static const char *const capacities[] = {"", "", "moe_expert_capacity_factor: 0.3\n",
                                              "moe_expert_capacity_factor: 1\n",
                                              "moe_expert_capacity_factor: 2.5\n"};
-    static const char *const data[] = {"", "val_dataset: v\n"};
+    static const char *const data[] = {"", "val_dataset: v\n", "split_dataset_ratio: 0.1\n"};
     static const char *const dropouts[] = {"0", "0.05"};
     static const char *const recomputed[] = {"full", "none", "selective"};
     static const char *const types[] = {"fp32", "fp16", "bf16", "fp8"};

@@ -297,8 +297,15 @@ static void some_of_a_file(void **state)
                         (some[2]->offsets[14] - some[2]->offsets[10]) * sizeof(int32_t));
     assert_true(some[0]->offsets[34] != some[1]->offsets[34] ||
                 memcmp(some[0]->ids, some[1]->ids, some[0]->offsets[34] * sizeof(int32_t)) != 0);
-    for (int i = 0; i < 3; i++)
-        dataset_destroy(some[i]);
+    dataset_destroy(some[0]);
+    dataset_destroy(some[1]);
+    for (int i = 0; i < 2; i++) {
+        char *word = memory_format("%s#%s", path, i ? "99999999999999999999999" : "0");
+        check_error(dataset_load(&word, 1, &options, &some[i], &e), &e,
+                    "samples of a file must be in [1, ");
+        free(word);
+    }
+    dataset_destroy(some[2]);
     dataset_destroy(all);
     temporary_remove(path);
     free(text);
