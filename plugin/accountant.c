@@ -77,11 +77,17 @@ static int command_end(const int64_t *numbers, struct fl_error *e)
     return controller_end_step((uint32_t)numbers[0], (uint32_t)numbers[1], e);
 }
 
+// Nobody waits longer for an answer.
+#define JOB_DEADLINE_S 3
+
 // job JOB: the answer is its partition, account and QOS, a tab between.
 static int command_job(const int64_t *numbers, struct fl_error *e)
 {
     struct controller_job job;
-    int code = controller_job_get((uint32_t)numbers[0], &job, e);
+    int code;
+
+    alarm(JOB_DEADLINE_S);
+    code = controller_job_get((uint32_t)numbers[0], &job, e);
 
     if (code)
         return code;

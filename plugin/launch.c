@@ -121,8 +121,8 @@ static struct launch *governed_create(spank_t spank, int argc, char **argv)
         return NULL;
     if (settings_parse(argc, argv, &launch->settings, &e) ||
         (!launch->settings.policy && !launch->settings.max_device_memory) ||
-        rules_load(&launch->settings, &launch->rules, &e) || tasks_read(spank, launch, &e) ||
-        rules_apply(launch, &e))
+        rules_load(&launch->settings, &launch->rules, &e) || !rules_govern(&launch->rules) ||
+        tasks_read(spank, launch, &e) || rules_apply(launch, &e))
         goto none;
     if (!launch->tasks) // a batch script's
         launch->tasks = 1;

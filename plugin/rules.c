@@ -168,6 +168,14 @@ void rules_decide_node(struct rules *rules, const struct settings *settings, uin
     }
 }
 
+bool rules_govern(const struct rules *rules)
+{
+    struct policy_decision strictest;
+
+    policy_decide(rules->policy, &(struct policy_facts){0}, &strictest);
+    return strictest.enforce != ENFORCE_OPTION;
+}
+
 void rules_decide_client(struct rules *rules, const char *partition, const char *account,
                          const char *qos)
 {

@@ -21,6 +21,10 @@ void rules_clear(struct rules *rules);
 // the environment; the GPU's model is the driver's. What cannot be had in time is taken to be any.
 void rules_decide_node(struct rules *rules, const struct settings *settings, uint32_t job);
 
+// Whether the policy has any job's steps watched that are not fp8-lora's: asked before slurmctld
+// is.
+bool rules_govern(const struct rules *rules);
+
 // In the client, as its user: what it knows, sections about anything else left aside. The node
 // decides again.
 void rules_decide_client(struct rules *rules, const char *partition, const char *account,
