@@ -199,6 +199,8 @@ static int job_plan(int argc, char *const *argv, int tasks, const struct rules *
     if (!code)
         code = planned_make(spec, &model, tasks ? tasks : smallest_world(spec), 1,
                             capped ? cap->value : 0, plan, e);
+    if (!code)
+        code = runnable_shapes(spec, &model, &plan->layout, e);
     if (code == -ENOSPC)
         error_prefix(e, "%s", cap->source);
     if (!code && tasks)

@@ -86,6 +86,8 @@ static int job_read(struct core *core, struct fl_error *e)
         rc = planned_make(core->spec, &core->model, core->launch.world, core->threads,
                           core->launch.cap, &core->plan, e);
     rc = allowed_check(&core->launch, core->spec, &core->plan, rc, e);
+    if (rc == 0)
+        rc = runnable_shapes(core->spec, &core->model, &core->plan.layout, e);
     if (rc == 0 && core->spec->recompute == RECOMPUTE_AUTO)
         recompute_settle(core);
     if (rc == 0)

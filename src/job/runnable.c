@@ -26,3 +26,32 @@ int runnable_check(const struct spec *spec, struct fl_error *e)
                              spec->source, refused[i].key, refused[i].instead);
     return 0;
 }
+
+int runnable_shapes(const struct spec *spec, const struct model *model, const struct layout *layout,
+                    struct fl_error *e)
+{
+    const struct {
+        const char *key;
+        int value, step, most; // a multiple of step, at most so much
+    } limits[] = {
+        {"hidden_size", model->hidden, 16, 16384},
+        {"moe_intermediate_size", model->expert_width, 16, 65536},
+        {"head_dim", model->head_dim, 64, 128},
+        {"num_experts", model->experts, 1, 512},
+        {"experts of a rank", layout->experts_local, 1, 256},
+        {"num_experts_per_tok", model->top_k, 1, 64},
+        {"vocab_size", model->vocab, 1, 393216},
+        {"lora_rank", spec->lora_rank, 1, 256},
+    };
+
+    if (spec->backend != BACKEND_CUDA)
+        return 0;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        if (limits[i].value % limits[i].step || limits[i].value > limits[i].most)
+            return error_set(e, -ENOTSUP,
+                             "%s: backend cuda: %s %d is not a multiple of %d up to %d: choose "
+                             "another, or write backend: cpu",
+                             spec->source, limits[i].key, limits[i].value, limits[i].step,
+                             limits[i].most);
+    return 0;
+}

@@ -5,9 +5,11 @@
 #include "base/file.h"
 #include "job/params.h"
 #include "job/plan.h"
+#include "job/runnable.h"
 #include "unit/seed_jobs.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -293,6 +295,40 @@ static void cap_and_refusals(void **state)
     spec_destroy(spec);
 }
 
+// What the GPU's kernels lack is refused by name, and only where the GPU is asked for by name.
+static void shapes_of_the_gpu(void **state)
+{
+    static const struct {
+        size_t member;
+        int value;
+        const char *words;
+    } cases[] = {
+        {offsetof(struct model, hidden), 2056, "hidden_size 2056 is not a multiple of 16"},
+        {offsetof(struct model, expert_width), 760, "moe_intermediate_size 760 is not"},
+        {offsetof(struct model, head_dim), 96, "head_dim 96 is not a multiple of 64 up to 128"},
+        {offsetof(struct model, head_dim), 192, "head_dim 192"},
+        {offsetof(struct model, experts), 513, "num_experts 513 is not a multiple of 1 up to 512"},
+        {offsetof(struct model, top_k), 65, "num_experts_per_tok 65"},
+        {offsetof(struct model, vocab), 393217, "vocab_size 393217"},
+    };
+    struct spec *spec = spec_of("backend: cuda\n");
+    struct layout layout = {.experts_local = 128};
+    struct fl_error e;
+    (void)state;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct model model = model_of("configs/qwen3-30b-a3b.json");
+        check_ok(runnable_shapes(spec, &model, &layout, &e), &e);
+        memcpy((char *)&model + cases[i].member, &cases[i].value, sizeof(int));
+        check_error(runnable_shapes(spec, &model, &layout, &e), &e, cases[i].words);
+        assert_int_equal(e.code, -ENOTSUP);
+        spec->backend = BACKEND_CPU;
+        check_ok(runnable_shapes(spec, &model, &layout, &e), &e);
+        spec->backend = BACKEND_CUDA;
+    }
+    spec_destroy(spec);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -300,6 +336,7 @@ int main(void)
         cmocka_unit_test(cpu_backend),        cmocka_unit_test(partial_blocks),
         cmocka_unit_test(targets_and_ties),   cmocka_unit_test(capacity_bounds_rows),
         cmocka_unit_test(the_widest_counts),  cmocka_unit_test(cap_and_refusals),
+        cmocka_unit_test(shapes_of_the_gpu),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
 }
