@@ -2,6 +2,7 @@
 // fp8-lora: what a person asks on a login node; one subcommand a question.
 #include "base/log.h"
 #include "base/nearest.h"
+#include "data/data_command.h"
 #include "job/plan_command.h"
 #include "place/placement_command.h"
 #include "report/report_command.h"
@@ -19,6 +20,7 @@ static const struct {
     {"plan", "parameters and bytes of a job, rank by rank, before it runs", plan_command},
     {"placement", "GPU, CPUs and NIC of every rank on this machine or another", placement_command},
     {"report", "what every rank of a job planned and used, from accounting", report_command},
+    {"data", "what a job will train on: samples, lengths, the loss mask", data_command},
     {"synth", "a checkpoint of any shape, made without a download", synth_command},
 };
 
