@@ -85,6 +85,8 @@ static bool choice_judge(const struct fit_request *r, struct fit_choice *c)
     struct fl_error e;
     int node = c->world < r->fabric.node_gpus ? c->world : r->fabric.node_gpus;
 
+    if (c->ep < 1 || c->tp < 1 || c->micro_batch < 1 || c->rank < 1) // half of 1
+        return false;
     if (plan_make(&spec, r->model, c->world, 0, &plan, &e) < 0)
         return false;
     c->need = plan_need(&plan);

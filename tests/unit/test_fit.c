@@ -204,6 +204,10 @@ static void singles(void **state)
     assert_true(!list[0].runs && list[0].host_saved == 0);
     assert_string_equal(list[1].change, "optimizer_offload true");
     assert_true(list[1].device_saved > 0 && list[1].host_saved < 0 && list[1].step_more_s > 0);
+    spec->micro_batch_size = spec->lora_rank = spec->expert_parallel = 1; // which have no halves
+    check_ok(fit_singles(&r, list, &count, &e), &e);
+    for (int i = 0; i < count; i++)
+        assert_null(strstr(list[i].change, " 0"));
     spec_destroy(spec);
 }
 
