@@ -4,6 +4,7 @@
 
 #include "job/spec.h"
 
+#include <cfloat>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -186,7 +187,8 @@ template <int TYPE> static __device__ float moment_load(const struct optimizer_m
     return (float)((const __nv_fp8_e4m3 *)m.values)[i] * m.scales[i / BLOCK];
 }
 
-// The block's scale, and 1 over it; both 0 for a block of zeros. All lanes of a warp take part.
+// The block's scale, and 1 over it; both 0 for a block of zeros, and for one so small that 1 over
+// its scale would be infinite. All lanes of a warp take part.
 template <int TYPE> static __device__ float scale_of(const float x[LANE_MOST], float *inverse)
 {
     float amax = 0, scale;
@@ -196,6 +198,8 @@ template <int TYPE> static __device__ float scale_of(const float x[LANE_MOST], f
     for (int offset = 16; offset; offset /= 2)
         amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, offset));
     scale = amax / (TYPE == STORAGE_FP16 ? 65504.0f : 448.0f);
+    if (scale < FLT_MIN)
+        scale = 0;
     *inverse = scale > 0 ? 1 / scale : 0;
     return scale;
 }
@@ -227,7 +231,7 @@ static __device__ void moment_store(const struct optimizer_moment &m, size_t fir
             ((__half *)m.values)[first + at] = __float2half_rn(scaled);
         } else {
             __nv_fp8_storage_t code = __nv_cvt_float_to_fp8(scaled, __NV_SATFINITE, __NV_E4M3);
-            if (ROOT && code == 0 && x[k] > 0)
+            if (ROOT && code == 0 && x[k] > 0 && inverse > 0)
                 code = 1;
             ((__nv_fp8_storage_t *)m.values)[first + at] = code;
         }

@@ -46,24 +46,27 @@ const struct flag *flag_find(const char *name)
         return NULL;
     for (size_t i = 0; i <= n; i++)
         plain[i] = name[i] == '-' ? '_' : name[i];
-    for (size_t i = 0; i < count; i++)
-        if (!strcmp(rows[i].name, plain) || (rows[i].alias && !strcmp(rows[i].alias, plain)))
+    for (size_t i = 0; i < count; i++) {
+        if (!strcmp(rows[i].name, plain))
             return &rows[i];
+        for (const char *const *alias = rows[i].aliases; *alias; alias++)
+            if (!strcmp(*alias, plain))
+                return &rows[i];
+    }
     return NULL;
 }
 
 const char *flag_nearest(const char *name)
 {
-    size_t count;
+    size_t count, known = 0;
     const struct flag *rows = flags_table(&count);
-    const char **names = memory_zeroed(2 * count, sizeof *names);
+    const char **names = memory_zeroed((1 + FLAG_ALIASES) * count, sizeof *names);
     const char *nearest;
-    size_t known = 0;
 
     for (size_t i = 0; i < count; i++) {
         names[known++] = rows[i].name;
-        if (rows[i].alias)
-            names[known++] = rows[i].alias;
+        for (const char *const *alias = rows[i].aliases; *alias; alias++)
+            names[known++] = *alias;
     }
     nearest = nearest_name(name_skip_dashes(name), names, known);
     free(names);
@@ -336,8 +339,8 @@ void flags_print(FILE *out)
         if (f->preset)
             fprintf(out, " (default %s)", f->preset);
         fputc('\n', out);
-        if (f->alias)
-            fprintf(out, "    also: --%s\n", f->alias);
+        for (const char *const *alias = f->aliases; *alias; alias++)
+            fprintf(out, "    also: --%s\n", *alias);
         if (f->only)
             fprintf(out, "    values: %s\n", f->only);
         else if (f->choices || f->range)

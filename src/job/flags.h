@@ -20,10 +20,11 @@ enum flag_type {
 };
 
 #define FLAG_NOWHERE ((size_t)-1)
+#define FLAG_ALIASES 6 // and a NULL
 
 struct flag {
     const char *name;
-    const char *alias; // another name, or NULL
+    const char *aliases[FLAG_ALIASES]; // other names, NULL behind them
     enum flag_type type;
     const char *preset;  // value when it is not given, as a user would write it; NULL: none
     const char *range;   // of numbers: "[1, 65536]", "(0, inf]"; round brackets exclude the bound

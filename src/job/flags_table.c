@@ -14,6 +14,8 @@
 #define NOTE_SCALING "this build quantises to e4m3 with current scaling, 1x128 and 128x128 blocks"
 #define NOTE_SAVED   "this build saves the adapters alone"
 #define NOTE_NOTHING "has no effect here"
+#define NOTE_PACKED  "batches are always packed without padding"
+#define NOTE_SCALARS "metrics.jsonl in the output folder holds all scalars"
 
 static const struct flag rows[] = {
     // What is trained on what.
@@ -36,14 +38,14 @@ static const struct flag rows[] = {
      AT(split_dataset_ratio),
      .help = "share of dataset to evaluate on, where val_dataset is not given"},
     {.name = "template",
-     .alias = "chat_template",
+     .aliases = {"chat_template"},
      .type = FLAG_CHOICE,
      .preset = "auto",
      .choices = "auto qwen3_coder qwen3",
      AT(chat_template),
      .help = "chat template; auto: the kind of the model's own"},
     {.name = "save",
-     .alias = "output_dir",
+     .aliases = {"output_dir"},
      .type = FLAG_WORD,
      .preset = "output",
      AT(output_dir),
@@ -80,14 +82,14 @@ static const struct flag rows[] = {
      .help = "keep tokens between runs",
      .note = "this build reads and tokenises the dataset anew"},
     {.name = "threads",
-     .alias = "dataset_num_proc",
+     .aliases = {"dataset_num_proc"},
      .type = FLAG_INT,
      .preset = "1",
      .range = "[1, 1024]",
      AT(threads),
      .help = "threads a rank that read and tokenise"},
     {.name = "num_workers",
-     .alias = "dataloader_num_workers",
+     .aliases = {"dataloader_num_workers"},
      .type = FLAG_INT,
      .preset = "4",
      .range = "[0, 1024]",
@@ -97,7 +99,7 @@ static const struct flag rows[] = {
 
     // LoRA.
     {.name = "train_type",
-     .alias = "tuner_type",
+     .aliases = {"tuner_type"},
      .type = FLAG_CHOICE,
      .preset = "lora",
      .choices = "lora full",
@@ -217,6 +219,7 @@ static const struct flag rows[] = {
      .help = "share the tokens between tensor-parallel ranks",
      .note = "has no effect without tensor parallelism"},
     {.name = "micro_batch_size",
+     .aliases = {"per_device_train_batch_size"},
      .type = FLAG_INT,
      .preset = "1",
      .range = SIZE,
@@ -301,7 +304,7 @@ static const struct flag rows[] = {
      AT(shard_frozen),
      .help = "spread attention, embedding and output weights over the ranks"},
     {.name = "optimizer_offload",
-     .alias = "optimizer_cpu_offload",
+     .aliases = {"optimizer_cpu_offload"},
      .type = FLAG_BOOL,
      .preset = "false",
      AT(optimizer_offload),
@@ -348,7 +351,7 @@ static const struct flag rows[] = {
 
     // Steps.
     {.name = "max_epochs",
-     .alias = "num_train_epochs",
+     .aliases = {"num_train_epochs"},
      .type = FLAG_INT,
      .preset = "1",
      .range = "[1, 1000000]",
@@ -361,14 +364,14 @@ static const struct flag rows[] = {
      AT(train_iters),
      .help = "iterations; 0: max_epochs decides"},
     {.name = "save_interval",
-     .alias = "save_steps",
+     .aliases = {"save_steps"},
      .type = FLAG_INT64,
      .preset = "500",
      .range = STEPS,
      AT(save_interval),
      .help = "iterations between two saves; 0: at the end alone"},
     {.name = "eval_interval",
-     .alias = "eval_steps",
+     .aliases = {"eval_steps"},
      .type = FLAG_INT64,
      .range = STEPS,
      AT(eval_interval),
@@ -380,6 +383,7 @@ static const struct flag rows[] = {
      AT(eval_iters),
      .help = "global batches of an evaluation; 0: all of val_dataset"},
     {.name = "log_interval",
+     .aliases = {"logging_steps"},
      .type = FLAG_INT64,
      .preset = "5",
      .range = STEPS,
@@ -400,6 +404,7 @@ static const struct flag rows[] = {
 
     // Optimizer.
     {.name = "lr",
+     .aliases = {"learning_rate"},
      .type = FLAG_REAL,
      .preset = "1e-4",
      .range = "(0, inf)",
@@ -412,12 +417,14 @@ static const struct flag rows[] = {
      AT(min_lr),
      .help = "lowest learning rate of the decay"},
     {.name = "lr_warmup_fraction",
+     .aliases = {"warmup_ratio"},
      .type = FLAG_REAL,
      .preset = "0",
      .range = "[0, 1]",
      AT(lr_warmup_fraction),
      .help = "share of the samples with a rising learning rate"},
     {.name = "lr_decay_style",
+     .aliases = {"lr_scheduler_type"},
      .type = FLAG_CHOICE,
      .preset = "cosine",
      .choices = "cosine linear constant",
@@ -448,6 +455,7 @@ static const struct flag rows[] = {
      AT(adam_eps),
      .help = "added to AdamW's denominator"},
     {.name = "clip_grad",
+     .aliases = {"max_grad_norm"},
      .type = FLAG_REAL,
      .preset = "1",
      .range = "[0, inf)",
@@ -461,9 +469,11 @@ static const struct flag rows[] = {
 
     // Names the old trainer wants.
     {.name = "attention_backend",
+     .aliases = {"attn_impl"},
      .type = FLAG_CHOICE,
      .preset = "auto",
-     .choices = "auto flash fused unfused local",
+     .choices =
+         "auto flash fused unfused local flash_attn flash_attention_2 flash_attention_3 sdpa eager",
      NOWHERE,
      .help = "attention kernel",
      .note = NOTE_NOTHING},
@@ -477,6 +487,7 @@ static const struct flag rows[] = {
      NOWHERE,
      .help = "what the model calls itself",
      .note = NOTE_NOTHING},
+#include "job/flags_accepted.inc"
 };
 
 const struct flag *flags_table(size_t *count)

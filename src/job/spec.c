@@ -13,6 +13,8 @@
 #include <string.h>
 
 // A job being read: which rows were given, and where (line or word, from 1; 0: not given).
+#define BF16_BETA2_MOST 0.99
+
 struct reading {
     struct spec *spec;
     int *given;
@@ -52,6 +54,11 @@ static void notes_fill(const struct reading *reading)
     for (size_t i = 0; i < rows; i++)
         if (reading->given[i] && table[i].note)
             note_add(reading->spec, table[i].name, table[i].note);
+    if (reading->spec->exp_avg_sq == STORAGE_BF16 && reading->spec->adam_beta2 > BF16_BETA2_MOST)
+        note_add(
+            reading->spec, "exp_avg_sq_dtype",
+            "bf16 rounds away steps below a 256th, so at this adam_beta2 the moment hardly falls: "
+            "use 0.99 or less, or fp32");
 }
 
 // What concerns more than one flag.

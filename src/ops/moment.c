@@ -4,6 +4,7 @@
 
 #include "base/floats.h"
 
+#include <float.h>
 #include <math.h>
 
 #define HALF_MAX   65504.0f
@@ -60,7 +61,8 @@ void moment_load(const struct moment *m, size_t block, size_t count, real *x)
     }
 }
 
-// amax / most, and 1 over it; both 0 for a block of zeros.
+// amax / most, and 1 over it; both 0 for a block of zeros, and for one so small that 1 over its
+// scale would be infinite.
 static float scale_of(const float *x, size_t count, float most, float *inverse)
 {
     float amax = 0, scale;
@@ -68,6 +70,8 @@ static float scale_of(const float *x, size_t count, float most, float *inverse)
     for (size_t i = 0; i < count; i++)
         amax = fmaxf(amax, fabsf(x[i]));
     scale = amax / most;
+    if (scale < FLT_MIN)
+        scale = 0;
     *inverse = scale > 0 ? 1 / scale : 0;
     return scale;
 }
@@ -98,7 +102,7 @@ void moment_store(const struct moment *m, size_t block, size_t count, const real
             continue;
         }
         codes[i] = e4m3_from_float(values[i] * inverse);
-        if (m->root && codes[i] == 0 && values[i] > 0)
+        if (m->root && codes[i] == 0 && values[i] > 0 && m->scales[block] > 0)
             codes[i] = CODE_LEAST;
     }
 }

@@ -3,6 +3,7 @@
 #include "unit/check.h"
 
 #include "base/bytes.h"
+#include "base/memory.h"
 #include "job/flags.h"
 
 #include <math.h>
@@ -25,8 +26,9 @@ static void table_is_sound(void **state)
         const struct flag *f = &rows[i];
         assert_non_null(f->help);
         assert_ptr_equal(flag_find(f->name), f); // no earlier row has the name
-        if (f->alias)
-            assert_ptr_equal(flag_find(f->alias), f);
+        assert_null(f->aliases[FLAG_ALIASES - 1]);
+        for (const char *const *alias = f->aliases; *alias; alias++)
+            assert_ptr_equal(flag_find(*alias), f);
         if (f->preset)
             check_ok(set(&spec, f, f->preset, &e), &e);
         if (f->type == FLAG_CHOICE || f->type == FLAG_TARGETS)
@@ -179,6 +181,16 @@ static void refused_values(void **state)
         {"finetune", "false", "'false' is not supported: use true"},
         {"fp8_param_gather", "false", "'false' is not supported: use true"},
         {"truncation_strategy", "left", "'left' is not supported: use delete"},
+        {"fp16", "true", "'true' is not supported: use false"},
+        {"deepspeed", "zero3", "'zero3' is not supported: use none"},
+        {"load", "output", "'output' is not supported: use none"},
+        {"streaming", "true", "'true' is not supported: use false"},
+        {"loss_scale", "all", "'all' is not supported: use default"},
+        {"use_rslora", "true", "'true' is not supported: use false"},
+        {"use_dora", "1", "'true' is not supported: use false"},
+        {"lora_bias", "all", "'all' is not supported: use none"},
+        {"modules_to_save", "lm_head", "'lm_head' is not supported: use none"},
+        {"moe_router_dtype", "fp64", "'fp64' is not supported: use fp32"},
         {"main_grads_dtype", "bf16", "'bf16' is not supported: use fp32"},
         {"recompute_method", "block", "'block' is not supported: use uniform"},
         {"recompute_num_layers", "2", "'2' is not supported: use 1"},

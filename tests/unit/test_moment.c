@@ -172,6 +172,40 @@ static void adamw_of_every_pair(void **state)
             adamw_pair(types[a], types[b]);
 }
 
+// An expert that gets one gradient in one element and then none: its moments fall below what a
+// scale can be inverted of. Nothing may become infinite or no number, and the moments end at 0.
+static void moments_that_fade(void **state)
+{
+    enum { STEPS = 3000 };
+    struct fixture f;
+    (void)state;
+
+    fixture_open(&f, &none, NUMERICS_EXACT);
+    for (int a = 0; a < TYPES; a++)
+        for (int b = 0; b < TYPES; b++) {
+            struct adamw adamw = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+            struct moment first = moment_make(types[a], false, MOMENT_BLOCK);
+            struct moment second = moment_make(types[b], true, MOMENT_BLOCK);
+            real p[MOMENT_BLOCK] = {0}, g[MOMENT_BLOCK] = {0}, m[MOMENT_BLOCK];
+            g[5] = (real)1e-3;
+            for (adamw.step = 1; adamw.step <= STEPS; adamw.step++) {
+                check_ok(f.ops->adamw(f.ops, &adamw, 1, MOMENT_BLOCK, p, g, &first, &second, &f.e),
+                         &f.e);
+                g[5] = 0;
+                for (int i = 0; i < MOMENT_BLOCK; i++)
+                    if (!isfinite((double)p[i]) || (i != 5 && p[i] != 0))
+                        fail_msg("types %d and %d: parameter %d is %g after step %d", a, b, i,
+                                 (double)p[i], (int)adamw.step);
+            }
+            moment_load(&first, 0, MOMENT_BLOCK, m);
+            for (int i = 0; i < MOMENT_BLOCK; i++)
+                assert_true(isfinite((double)m[i]));
+            moment_clear(&first);
+            moment_clear(&second);
+        }
+    fixture_close(&f);
+}
+
 static void sizes(void **state)
 {
     (void)state;
@@ -191,6 +225,7 @@ int main(void)
         cmocka_unit_test(sizes),
         cmocka_unit_test(keeps_values),
         cmocka_unit_test(adamw_of_every_pair),
+        cmocka_unit_test(moments_that_fade),
     };
 
     return cmocka_run_group_tests_name("moment", tests, NULL, NULL);
