@@ -19,17 +19,15 @@ static struct cuda cuda;
 static struct ops *cpu;
 static struct model model = {.rms_eps = 1e-6, .rope_theta = 1e6};
 
-int cuda_check(int cuda_error, const char *call, const char *file, int line, struct fl_error *e)
+struct fl_error rows_error;
+
+void rows_require(int rc)
 {
-    (void)e;
-    if (cuda_error == cudaSuccess)
-        return 0;
-    printf("Bail out! %s:%d: %s: %s\n", file, line, call,
-           cudaGetErrorString((cudaError_t)cuda_error));
+    if (rc == 0)
+        return;
+    printf("Bail out! %s\n", rows_error.text);
     exit(1);
 }
-
-#define CHECK(call) CUDA_CHECK(call, NULL)
 
 static void verdict(bool good, const char *what, int rows, int cols, const char *detail)
 {
@@ -284,8 +282,8 @@ static void check_embed(int tokens, int hidden)
         ids[t] = (int32_t)(uniform() * (VOCAB - 1));
     ids_device = device(ids, (size_t)tokens * 4);
     model.hidden = hidden;
-    cpu_embed(cpu, table_host, ids, tokens, want, NULL);
-    cuda_embed(&cuda.table, table.device, ids_device, tokens, x, NULL);
+    OK(cpu_embed(cpu, table_host, ids, tokens, want, &rows_error));
+    OK(cuda_embed(&cuda.table, table.device, ids_device, tokens, x, &rows_error));
     check_stream("embed", x, want, tokens, hidden, 0, 0);
     CHECK(cudaFree(ids_device));
     matrix_free(&table);
@@ -304,11 +302,12 @@ static void check_norm(int rows, int cols, bool delta)
     void *y2_device = device(NULL, bytes);
     void *yq_device = device(NULL, (size_t)rows * quantised_row_bytes(cols));
 
-    cpu_norm_forward(cpu, x.values, delta ? d.values : NULL, gain, rows, cols, sum, y, yq, NULL);
-    cuda_norm_forward(&cuda.table, x.device, delta ? d.device : NULL, gain_device, rows, cols,
-                      sum_device, y_device, yq_device, NULL);
-    cuda_norm_forward(&cuda.table, x.device, delta ? d.device : NULL, gain_device, rows, cols,
-                      sum_device, y2_device, NULL, NULL);
+    OK(cpu_norm_forward(cpu, x.values, delta ? d.values : NULL, gain, rows, cols, sum, y, yq,
+                        &rows_error));
+    OK(cuda_norm_forward(&cuda.table, x.device, delta ? d.device : NULL, gain_device, rows, cols,
+                         sum_device, y_device, yq_device, &rows_error));
+    OK(cuda_norm_forward(&cuda.table, x.device, delta ? d.device : NULL, gain_device, rows, cols,
+                         sum_device, y2_device, NULL, &rows_error));
     if (delta)
         check_stream("norm: sum", sum_device, sum, rows, cols, 0, 0);
     else
@@ -318,8 +317,9 @@ static void check_norm(int rows, int cols, bool delta)
     check_quantised("norm: quantised", yq_device, yq, rows, cols, 1e-3, 0.04);
     // The gradient goes where the residual's already is.
     struct matrix dx = matrix_random(rows, cols);
-    cpu_norm_backward(cpu, x.values, gain, d.values, rows, cols, dx.values, NULL);
-    cuda_norm_backward(&cuda.table, x.device, gain_device, d.device, rows, cols, dx.device, NULL);
+    OK(cpu_norm_backward(cpu, x.values, gain, d.values, rows, cols, dx.values, &rows_error));
+    OK(cuda_norm_backward(&cuda.table, x.device, gain_device, d.device, rows, cols, dx.device,
+                          &rows_error));
     check_stream("norm backward", dx.device, dx.values, rows, cols, 2e-4, 0.01);
     free(dx.values);
     CHECK(cudaFree(gain_device));
@@ -359,8 +359,8 @@ static void check_quantise(int rows, int cols)
     bool right = true;
 
     special_values(&x);
-    cpu_quantise(cpu, x.values, rows, cols, want, NULL);
-    cuda_quantise(&cuda.table, x.device, rows, cols, xq, NULL);
+    OK(cpu_quantise(cpu, x.values, rows, cols, want, &rows_error));
+    OK(cuda_quantise(&cuda.table, x.device, rows, cols, xq, &rows_error));
     CHECK(scales_transpose(xq, rows, cols, scales, stride, cuda.stream));
     float *transposed = fetch(scales, (size_t)blocks * (size_t)stride * sizeof(float));
     uint8_t *copy = host(bytes);
@@ -423,21 +423,21 @@ static void check_rope(int tokens, int heads, int kv_heads, int dim)
     model.heads = heads;
     model.kv_heads = kv_heads;
     model.head_dim = dim;
-    cpu_rope_table(cpu, positions, tokens, table, NULL);
-    cuda_rope_table(&cuda.table, positions_device, tokens, table_device, NULL);
+    OK(cpu_rope_table(cpu, positions, tokens, table, &rows_error));
+    OK(cuda_rope_table(&cuda.table, positions_device, tokens, table_device, &rows_error));
     got = host(angles * 4);
     CHECK(cudaDeviceSynchronize());
     CHECK(cudaMemcpy(got, table_device, angles * 4, cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < angles; i++)
         near &= fabsf(got[i] - table[i]) <= 1e-7f;
     verdict(near, "rope table", tokens, half, "more than 1e-7 away");
-    cpu_rope_forward(cpu, qkv.values, q_norm, k_norm, table, tokens, qk, NULL);
-    cuda_rope_forward(&cuda.table, qkv.device, q_device, k_device, table_device, tokens, qk_device,
-                      NULL);
+    OK(cpu_rope_forward(cpu, qkv.values, q_norm, k_norm, table, tokens, qk, &rows_error));
+    OK(cuda_rope_forward(&cuda.table, qkv.device, q_device, k_device, table_device, tokens,
+                         qk_device, &rows_error));
     check_stream("rope forward", qk_device, qk, tokens, turned, 2e-4, 0.01);
-    cpu_rope_backward(cpu, qkv.values, q_norm, k_norm, table, tokens, d.values, NULL);
-    cuda_rope_backward(&cuda.table, qkv.device, q_device, k_device, table_device, tokens, d.device,
-                       NULL);
+    OK(cpu_rope_backward(cpu, qkv.values, q_norm, k_norm, table, tokens, d.values, &rows_error));
+    OK(cuda_rope_backward(&cuda.table, qkv.device, q_device, k_device, table_device, tokens,
+                          d.device, &rows_error));
     check_stream("rope backward", d.device, d.values, tokens, cols, 2e-4, 0.01);
     free(d.values);
     matrix_free(&qkv);
@@ -505,13 +505,13 @@ static void check_empty_and_refused(void)
     struct ops *ops = &cuda.table;
 
     model.hidden = 64;
-    cuda_embed(ops, NULL, NULL, 0, NULL, NULL);
-    cuda_norm_forward(ops, NULL, NULL, NULL, 0, 64, NULL, NULL, NULL, NULL);
-    cuda_norm_backward(ops, NULL, NULL, NULL, 0, 64, NULL, NULL);
-    cuda_quantise(ops, NULL, 0, 64, NULL, NULL);
-    cuda_rope_table(ops, NULL, 0, NULL, NULL);
-    cuda_rope_forward(ops, NULL, NULL, NULL, NULL, 0, NULL, NULL);
-    cuda_rope_backward(ops, NULL, NULL, NULL, NULL, 0, NULL, NULL);
+    OK(cuda_embed(ops, NULL, NULL, 0, NULL, &rows_error));
+    OK(cuda_norm_forward(ops, NULL, NULL, NULL, 0, 64, NULL, NULL, NULL, &rows_error));
+    OK(cuda_norm_backward(ops, NULL, NULL, NULL, 0, 64, NULL, &rows_error));
+    OK(cuda_quantise(ops, NULL, 0, 64, NULL, &rows_error));
+    OK(cuda_rope_table(ops, NULL, 0, NULL, &rows_error));
+    OK(cuda_rope_forward(ops, NULL, NULL, NULL, NULL, 0, NULL, &rows_error));
+    OK(cuda_rope_backward(ops, NULL, NULL, NULL, NULL, 0, NULL, &rows_error));
     CHECK(scales_transpose(NULL, 0, 64, NULL, 0, NULL));
     CHECK(quantise_to_operand(NULL, 0, parts, 2, NULL, NULL, 0, NULL));
     CHECK(swiglu_forward(NULL, 0, 64, NULL, NULL, NULL));
@@ -534,7 +534,7 @@ int main(int argc, char **argv)
         printf("1..0 # SKIP no GPU\n");
         return 0;
     }
-    ops_cpu_create(&model, NUMERICS_FP8, NULL, &cpu, NULL);
+    OK(ops_cpu_create(&model, NUMERICS_FP8, NULL, &cpu, &rows_error));
     cuda.table.model = &model;
     CHECK(cudaStreamCreateWithFlags(&cuda.stream, cudaStreamNonBlocking));
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)

@@ -15,8 +15,6 @@
 enum { TOKENS = 4096, ROWS = 8 * TOKENS, HIDDEN = 2048, HEADS = 32, KV_HEADS = 4, DIM = 128 };
 enum { QK = (HEADS + KV_HEADS) * DIM, QKV = QK + KV_HEADS * DIM, WIDTH = 768 };
 
-#define CHECK(call) CUDA_CHECK(call, NULL)
-
 // Every repetition takes fresh pieces of two pools far larger than the L2 cache, of which one holds
 // random values.
 struct pool {
@@ -114,23 +112,24 @@ void time_rows(struct cuda *cuda, struct model *model)
          CHECK(cudaMemcpyAsync(out(TOKENS, HIDDEN), in(TOKENS, HIDDEN), hidden * 2,
                                cudaMemcpyDeviceToDevice, cuda->stream)));
     TIME("embed", hidden * 4,
-         cuda_embed(ops, (uint16_t *)input.base, ids_device, TOKENS, out(TOKENS, HIDDEN), NULL));
+         OK(cuda_embed(ops, (uint16_t *)input.base, ids_device, TOKENS, out(TOKENS, HIDDEN),
+                       &rows_error)));
     TIME("norm, quantised", hidden * 5,
-         cuda_norm_forward(ops, in(TOKENS, HIDDEN), NULL, gain, TOKENS, HIDDEN, NULL,
-                           out(TOKENS, HIDDEN), out_quantised(TOKENS, HIDDEN), NULL));
+         OK(cuda_norm_forward(ops, in(TOKENS, HIDDEN), NULL, gain, TOKENS, HIDDEN, NULL,
+                              out(TOKENS, HIDDEN), out_quantised(TOKENS, HIDDEN), &rows_error)));
     TIME("norm of a sum, quantised", hidden * 9,
-         cuda_norm_forward(ops, in(TOKENS, HIDDEN), in(TOKENS, HIDDEN), gain, TOKENS, HIDDEN,
-                           out(TOKENS, HIDDEN), out(TOKENS, HIDDEN), out_quantised(TOKENS, HIDDEN),
-                           NULL));
+         OK(cuda_norm_forward(ops, in(TOKENS, HIDDEN), in(TOKENS, HIDDEN), gain, TOKENS, HIDDEN,
+                              out(TOKENS, HIDDEN), out(TOKENS, HIDDEN),
+                              out_quantised(TOKENS, HIDDEN), &rows_error)));
     TIME("norm backward", hidden * 8,
-         cuda_norm_backward(ops, in(TOKENS, HIDDEN), gain, in(TOKENS, HIDDEN), TOKENS, HIDDEN,
-                            out(TOKENS, HIDDEN), NULL));
+         OK(cuda_norm_backward(ops, in(TOKENS, HIDDEN), gain, in(TOKENS, HIDDEN), TOKENS, HIDDEN,
+                               out(TOKENS, HIDDEN), &rows_error)));
     TIME("quantise, hidden", hidden * 3,
-         cuda_quantise(ops, in(TOKENS, HIDDEN), TOKENS, HIDDEN, out_quantised(TOKENS, HIDDEN),
-                       NULL));
+         OK(cuda_quantise(ops, in(TOKENS, HIDDEN), TOKENS, HIDDEN, out_quantised(TOKENS, HIDDEN),
+                          &rows_error)));
     TIME("quantise, heads", hidden * 6,
-         cuda_quantise(ops, in(TOKENS, 2 * HIDDEN), TOKENS, 2 * HIDDEN,
-                       out_quantised(TOKENS, 2 * HIDDEN), NULL));
+         OK(cuda_quantise(ops, in(TOKENS, 2 * HIDDEN), TOKENS, 2 * HIDDEN,
+                          out_quantised(TOKENS, 2 * HIDDEN), &rows_error)));
     TIME("quantise parts of qkv", (size_t)TOKENS * QKV * 3,
          CHECK(quantise_to_operand(
              in(TOKENS, QKV), TOKENS, (int[]){HEADS * DIM, KV_HEADS * DIM, KV_HEADS * DIM}, 3,
@@ -142,12 +141,13 @@ void time_rows(struct cuda *cuda, struct model *model)
          CHECK(scales_transpose(out_quantised(ROWS, WIDTH), ROWS, WIDTH, out(ROWS, WIDTH / 64),
                                 ROWS, cuda->stream)));
     TIME("rope table", (size_t)TOKENS * DIM * 4,
-         cuda_rope_table(ops, ids_device, TOKENS, table, NULL));
+         OK(cuda_rope_table(ops, ids_device, TOKENS, table, &rows_error)));
     TIME("rope forward", turned * 2,
-         cuda_rope_forward(ops, in(TOKENS, QKV), gain, gain, table, TOKENS, out(TOKENS, QK), NULL));
+         OK(cuda_rope_forward(ops, in(TOKENS, QKV), gain, gain, table, TOKENS, out(TOKENS, QK),
+                              &rows_error)));
     TIME("rope backward", turned * 3,
-         cuda_rope_backward(ops, in(TOKENS, QKV), gain, gain, table, TOKENS, out(TOKENS, QKV),
-                            NULL));
+         OK(cuda_rope_backward(ops, in(TOKENS, QKV), gain, gain, table, TOKENS, out(TOKENS, QKV),
+                               &rows_error)));
     TIME("swiglu", act * 7,
          CHECK(swiglu_forward(in(ROWS, 2 * WIDTH), ROWS, WIDTH, out(ROWS, WIDTH),
                               out_quantised(ROWS, WIDTH), cuda->stream)));
