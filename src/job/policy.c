@@ -179,6 +179,8 @@ static int roots_read(const struct reader *r, const char *key, const yaml_node_t
 
     if (node->type != YAML_SEQUENCE_NODE)
         return refuse(r, node, "%s: write a list of folders", key);
+    if (node->data.sequence.items.start == node->data.sequence.items.top)
+        return refuse(r, node, "%s: write at least one folder", key);
     roots->line = line_of(node);
     for (const yaml_node_item_t *i = node->data.sequence.items.start;
          i < node->data.sequence.items.top; i++) {

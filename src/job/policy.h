@@ -34,8 +34,8 @@ enum policy_failure { FAILURE_CONTINUE, FAILURE_END };
 struct policy; // opaque, owned by whoever parsed it
 
 // name: the file's, for messages and sources. Refused, with the line: unknown and repeated keys,
-// values out of range, roots that are not absolute, nesting below a section, more than
-// POLICY_BYTES_MAX bytes, NUL bytes, tags, anchors and aliases.
+// values out of range, roots that are not absolute, empty lists of them, nesting below a section,
+// more than POLICY_BYTES_MAX bytes, NUL bytes, tags, anchors and aliases.
 int policy_parse(const char *text, size_t bytes, const char *name, struct policy **out,
                  struct fl_error *e);
 // The policy of a site without a file: a cap and what becomes of those above it.
@@ -73,7 +73,7 @@ struct policy_decision {
     enum policy_enforce enforce;
     enum policy_failure watch_failure;
     int watch_interval_ms, watch_grace_ms;
-    struct policy_roots model_roots[POLICY_KINDS], output_roots[POLICY_KINDS];
+    struct policy_roots model_roots[POLICY_SECTIONS], output_roots[POLICY_SECTIONS];
     int model_root_count, output_root_count; // lists, each of which a path must be in
 };
 void policy_decide(const struct policy *policy, const struct policy_facts *facts,

@@ -79,14 +79,13 @@ static int shorter(int decided, int value)
     return value == UNSET || (decided != UNSET && decided <= value) ? decided : value;
 }
 
-// A path must be in every list that applies; more of them than kinds are there only while a job's
-// partition, account or QOS is not known, and then the first ones do.
+// A path must be in every list that applies.
 static void roots_take(const struct policy *policy, const struct section *s,
                        const struct roots *roots, struct policy_roots *lists, int *count)
 {
     struct policy_roots *list = &lists[*count];
 
-    if (!roots->line || *count == POLICY_KINDS)
+    if (!roots->line)
         return;
     *list = (struct policy_roots){.paths = roots->paths, .count = roots->count};
     source_write(policy, s, roots->line, list->source);

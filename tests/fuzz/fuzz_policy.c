@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     policy_decide(policy, &(struct policy_facts){"NVIDIA H200", "a", "b", "c"}, &decision);
     if (decision.watch_interval_ms < 1 || decision.watch_interval_ms > 1000)
         abort();
-    if (decision.model_root_count > POLICY_KINDS || decision.output_root_count > POLICY_KINDS)
+    if (decision.model_root_count > POLICY_SECTIONS || decision.output_root_count > POLICY_SECTIONS)
         abort();
     policy_destroy(policy);
     return 0;

@@ -116,6 +116,29 @@ static void roots(void **state)
     policy_destroy(policy);
 }
 
+// Of a job of which nothing is known every list counts, however many there are.
+static void roots_of_all(void **state)
+{
+    enum { ACCOUNTS = 60 };
+    char *text = memory_zeroed(1 << 14, 1), *at = text;
+    struct policy_decision d;
+    struct policy *policy;
+    (void)state;
+
+    at += sprintf(at, "model_roots: [/models]\naccounts:\n");
+    for (int i = 0; i < ACCOUNTS; i++)
+        at += sprintf(at, "  a%d: {model_roots: [/models/%d], output_roots: [/o/%d]}\n", i, i, i);
+    policy = policy_of(text);
+    policy_decide(policy, &(struct policy_facts){0}, &d);
+    assert_true(d.model_root_count == ACCOUNTS + 1 && d.output_root_count == ACCOUNTS);
+    assert_string_equal(d.model_roots[ACCOUNTS].paths[0], "/models/59");
+    policy_decide(policy, &(struct policy_facts){.account = "a40"}, &d);
+    assert_true(d.model_root_count == 2 && d.output_root_count == 1);
+    assert_string_equal(d.output_roots[0].paths[0], "/o/40");
+    policy_destroy(policy);
+    free(text);
+}
+
 static void refused(void **state)
 {
     static const char *const cases[][2] = {
@@ -138,6 +161,8 @@ static void refused(void **state)
         {"watch_interval: 2", "watch_interval: '2' is not a number of seconds in [0.05, 1]"},
         {"watch_grace: -1", "watch_grace: '-1' is not a number of seconds in [0, 3600]"},
         {"model_roots: /models", "p.yaml:1: model_roots: write a list of folders"},
+        {"output_roots: []", "p.yaml:1: output_roots: write at least one folder"},
+        {"qos:\n  a: {model_roots: []}", "p.yaml:2: model_roots: write at least one folder"},
         {"model_roots: [models]", "'models' is not an absolute path"},
         {"output_roots: [/a/../b]", "'/a/../b' is not an absolute path without :, . and .."},
         {"output_roots: ['/a:b']", "'/a:b' is not an absolute path"},
@@ -199,6 +224,7 @@ int main(void)
         cmocka_unit_test(the_strictest_counts),
         cmocka_unit_test(the_unknown_is_strict),
         cmocka_unit_test(roots),
+        cmocka_unit_test(roots_of_all),
         cmocka_unit_test(refused),
         cmocka_unit_test(bounds),
     };
