@@ -527,7 +527,7 @@ static void check_empty_and_refused(void)
 int main(int argc, char **argv)
 {
     const int columns[] = {1, 7, 8, 100, 128, 200, 264, 1000, 2048, 2050, 6144, 16384};
-    bool brief = argc > 1 && !strcmp(argv[1], "--brief");
+    bool brief = argc > 1 && !strcmp(argv[1], "--small");
     int devices = 0;
 
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
