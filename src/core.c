@@ -173,7 +173,7 @@ static int weights_load(struct core *core, struct fl_error *e)
 
     if (rc == 0)
         rc = model_weights_load(core->weights, core->spec->model, &core->model, &core->plan.layout,
-                                core->spec->threads, core->ops, &stats, e);
+                                core->threads, core->ops, &stats, e);
     if (rc == 0 && first_rank(core))
         log_info("%s %.1f MiB in %.1f s (%.1f GB/s)%s%s", stats.made ? "made" : "loaded",
                  (double)stats.bytes / 0x1p20, stats.seconds,

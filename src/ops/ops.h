@@ -20,6 +20,7 @@
 #include "ops/moment.h"
 #include "ops/real.h"
 #include "weights/model_weights.h"
+#include "weights/synth.h"
 
 enum ops_row { ROW_STREAM, ROW_QUANTISED };
 
@@ -84,6 +85,12 @@ struct ops {
     // Stream rows as reals in host memory.
     int (*stream_read)(struct ops *ops, real *host, const void *x, int rows, int cols,
                        struct fl_error *e);
+
+    // Weights made in place, weights/synth.h; wide: fp32 of bf16 values. NULL: made on the host.
+    int (*make_codes)(struct ops *ops, const struct synth *synth, size_t first, size_t rows,
+                      uint8_t *codes, float *scales, struct fl_error *e);
+    int (*make_values)(struct ops *ops, const struct synth *synth, size_t first, size_t rows,
+                       bool wide, void *values, struct fl_error *e);
 
     // Embedding, norms, quantisation.
     int (*embed)(struct ops *ops, const uint16_t *table, const int32_t *ids, int tokens, void *x,

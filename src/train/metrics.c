@@ -153,6 +153,22 @@ int metrics_validation(struct metrics *m, const struct validation *v, struct fl_
     return line_write(m, o, e);
 }
 
+int metrics_memory(struct metrics *m, const struct plan *plan, const uint64_t *peaks,
+                   uint64_t peak_total, struct fl_error *e)
+{
+    json_t *o = event("memory"), *planned = json_object(), *measured = json_object();
+
+    for (int i = 0; i < MEMORY_CATEGORIES; i++) {
+        put_integer(planned, memory_category_name(i), (int64_t)plan->bytes[i]);
+        put_integer(measured, memory_category_name(i), (int64_t)peaks[i]);
+    }
+    put_integer(planned, "total", (int64_t)plan->total_bytes);
+    put_integer(measured, "total", (int64_t)peak_total);
+    json_object_set_new(o, "planned_bytes", planned);
+    json_object_set_new(o, "peak_bytes", measured);
+    return line_write(m, o, e);
+}
+
 int metrics_end(struct metrics *m, int64_t iteration, const char *reason, struct fl_error *e)
 {
     json_t *o = event("end");

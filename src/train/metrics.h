@@ -21,6 +21,10 @@ int metrics_start(struct metrics *metrics, const struct spec *spec, const struct
 int metrics_train(struct metrics *metrics, const struct progress *p, struct fl_error *e);
 // {"event":"validation",...}
 int metrics_validation(struct metrics *metrics, const struct validation *v, struct fl_error *e);
+// {"event":"memory",...}: of every category the plan of a rank, and the peak of the rank where it was
+// the greatest; peaks [MEMORY_CATEGORIES].
+int metrics_memory(struct metrics *metrics, const struct plan *plan, const uint64_t *peaks,
+                   uint64_t peak_total, struct fl_error *e);
 // {"event":"end",...}: reason "done" or "signal 15".
 int metrics_end(struct metrics *metrics, int64_t iteration, const char *reason, struct fl_error *e);
 

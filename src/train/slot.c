@@ -143,6 +143,15 @@ uint64_t slot_peak_most(const struct slot *slot)
     return most;
 }
 
+void slot_peaks(const struct slot *slot, uint64_t peaks[MEMORY_CATEGORIES])
+{
+    memset(peaks, 0, MEMORY_CATEGORIES * sizeof *peaks);
+    for (int i = 0; i < slot->world; i++)
+        for (int c = 0; c < MEMORY_CATEGORIES; c++)
+            if (slot->all[i].peak[c] > peaks[c])
+                peaks[c] = slot->all[i].peak[c];
+}
+
 int slot_watch(void *context, struct fl_error *e)
 {
     struct slot *slot = context;

@@ -30,6 +30,8 @@ void slot_progress(struct slot *slot, int64_t iterations, int64_t tokens, double
 int slot_share(struct slot *slot, struct comm *world, struct fl_error *e);
 // The fullest arena's peak at the last slot_share, bytes.
 uint64_t slot_peak_most(const struct slot *slot);
+// Of every category the greatest peak of a rank, likewise.
+void slot_peaks(const struct slot *slot, uint64_t peaks[MEMORY_CATEGORIES]);
 
 // A comm watch (context: struct slot): -ECONNABORTED once the record says that a rank of this node
 // died. Its line is for the lowest surviving rank of the node; the others' text is empty.

@@ -335,6 +335,21 @@ static int save(struct trainer *t, struct fl_error *e)
     return agree(t, t->config.save(t->config.save_context, e), e);
 }
 
+// What the job took beside what was planned.
+static int memory_report(struct trainer *t, struct fl_error *e)
+{
+    const struct trainer_config *c = &t->config;
+    uint64_t peaks[MEMORY_CATEGORIES];
+    int rc;
+
+    slot_memory(c->slot, c->arena);
+    rc = slot_share(c->slot, c->world, e);
+    if (rc < 0 || !t->first_rank)
+        return rc;
+    slot_peaks(c->slot, peaks);
+    return metrics_memory(t->metrics, c->plan, peaks, slot_peak_most(c->slot), e);
+}
+
 static int finish(struct trainer *t, struct fl_error *e)
 {
     char reason[32] = "done";
@@ -342,6 +357,8 @@ static int finish(struct trainer *t, struct fl_error *e)
 
     if (rc == 0)
         rc = save(t, e);
+    if (rc == 0)
+        rc = memory_report(t, e);
     if (rc < 0)
         return rc;
     if (t->signal)

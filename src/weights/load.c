@@ -222,6 +222,8 @@ static size_t staging_bytes(const struct loader *l)
 {
     size_t most = 0;
 
+    if (l->source.synth && l->ops->make_codes)
+        return 0;
     for (const struct piece *p = l->pieces; p < l->pieces + l->count; p++) {
         size_t bytes = p->rows * p->cols * element_bytes(p);
         if (p->scales)
@@ -231,7 +233,16 @@ static size_t staging_bytes(const struct loader *l)
     return most;
 }
 
-// Reads a piece and brings it to the device, by way of staging.
+static int piece_make(struct ops *ops, const struct piece *p, uint64_t *bytes, struct fl_error *e)
+{
+    *bytes += p->rows * p->cols * element_bytes(p);
+    if (p->kind == PIECE_FP8)
+        return ops->make_codes(ops, &p->synth, p->first_row, p->rows, p->data, p->scales, e);
+    return ops->make_values(ops, &p->synth, p->first_row, p->rows, p->kind == PIECE_FLOAT, p->data,
+                            e);
+}
+
+// Makes a piece where it belongs, or reads it and brings it there by way of staging.
 static int piece_load(struct ops *ops, const struct piece *whole, void *staging, uint64_t *bytes,
                       struct fl_error *e)
 {
@@ -242,6 +253,8 @@ static int piece_load(struct ops *ops, const struct piece *whole, void *staging,
 
     if (!ops)
         return piece_read(whole, bytes, e);
+    if (!whole->tensor && ops->make_codes)
+        return piece_make(ops, whole, bytes, e);
     p.data = staging;
     if (p.scales) // behind the codes, aligned
         p.scales =

@@ -12,18 +12,11 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#define CODES_A_DRAW  8    // 16 bits each
-#define VALUES_A_DRAW 2    // 64 bits each
-#define OUTLIERS      200  // columns, one of them an outlier
 #define NORM_SPREAD   0.15 // of norm gains around 1
 #define ROUTER_SPREAD 1.5  // of router logits: what a trained router's margins look like
 #define LOGIT_SPREAD  0.8  // of the output's logits
-#define SCALE_SPREAD  0.2  // of block scales around their mean
 #define TABLE         65536
-#define LARGEST_CODE  0x7e // 448
-
-// What a draw is for: the third word of the counter.
-enum { DRAW_CODES, DRAW_VALUES, DRAW_COLUMN, DRAW_BLOCK };
+#define LARGEST_CODE  SYNTH_MAGNITUDES
 
 // e4m3 codes of Gaussian values by 16 uniform bits, the highest the sign: of blocks whose largest
 // value is a Gaussian's, and of blocks where an outlier column's is.
@@ -54,6 +47,19 @@ static void tables_fill(void)
 {
     table_fill(plain, SYNTH_AMAX);
     table_fill(quiet, SYNTH_AMAX * SYNTH_OUTLIER);
+}
+
+void synth_book_make(struct synth_book *book)
+{
+    const uint8_t *const tables[2] = {plain, quiet};
+
+    pthread_once(&tables_once, tables_fill);
+    for (int t = 0; t < 2; t++)
+        for (int i = 0, code = 0; code < SYNTH_MAGNITUDES; code++) {
+            while (i < TABLE / 2 && tables[t][i] <= code)
+                i++;
+            book->begin[t][code] = (uint16_t)i;
+        }
 }
 
 static bool ends_in(const char *name, const char *end)
@@ -95,6 +101,7 @@ struct synth synth_open(uint64_t seed, const char *name, size_t rows, size_t col
     return s;
 }
 
+// what: what the draw is for, SYNTH_DRAW_*
 static void draw(const struct synth *s, uint32_t what, uint64_t index, uint32_t out[4])
 {
     const uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), what, 0};
@@ -114,9 +121,9 @@ static uint8_t *outliers_find(const struct synth *s)
     uint32_t out[4];
 
     for (size_t c = 0; c < s->cols; c += 4) {
-        draw(s, DRAW_COLUMN, c / 4, out);
+        draw(s, SYNTH_DRAW_COLUMN, c / 4, out);
         for (size_t i = 0; i < 4 && c + i < s->cols; i++)
-            outlier[c + i] = out[i] % OUTLIERS == 0;
+            outlier[c + i] = out[i] % SYNTH_OUTLIERS == 0;
     }
     return outlier;
 }
@@ -125,12 +132,12 @@ static uint8_t *outliers_find(const struct synth *s)
 static void row_fill(const struct synth *s, size_t row, const uint8_t *outlier, const uint8_t *loud,
                      uint8_t *codes)
 {
-    uint64_t first = (uint64_t)row * ((s->cols + CODES_A_DRAW - 1) / CODES_A_DRAW);
+    uint64_t first = (uint64_t)row * ((s->cols + SYNTH_CODES_A_DRAW - 1) / SYNTH_CODES_A_DRAW);
     uint32_t out[4];
 
-    for (size_t c = 0; c < s->cols; c += CODES_A_DRAW) {
-        draw(s, DRAW_CODES, first + c / CODES_A_DRAW, out);
-        for (size_t i = 0; i < CODES_A_DRAW && c + i < s->cols; i++) {
+    for (size_t c = 0; c < s->cols; c += SYNTH_CODES_A_DRAW) {
+        draw(s, SYNTH_DRAW_CODES, first + c / SYNTH_CODES_A_DRAW, out);
+        for (size_t i = 0; i < SYNTH_CODES_A_DRAW && c + i < s->cols; i++) {
             uint16_t bits = (uint16_t)(out[i / 2] >> (i % 2 * 16));
             bool wide = outlier[c + i] || !loud[(c + i) / FP8_BLOCK];
             codes[c + i] = wide ? plain[bits] : quiet[bits];
@@ -148,7 +155,7 @@ static float block_finish(const struct synth *s, size_t block_row, size_t block_
     double scale;
 
     cols = cols < FP8_BLOCK ? cols : FP8_BLOCK;
-    draw(s, DRAW_BLOCK, (uint64_t)block_row * blocks(s->cols) + block_col, out);
+    draw(s, SYNTH_DRAW_BLOCK, (uint64_t)block_row * blocks(s->cols) + block_col, out);
     for (size_t c = 0; c < cols; c++)
         candidates += !loud || outlier[first + c];
     place = out[1] % candidates;
@@ -157,7 +164,7 @@ static float block_finish(const struct synth *s, size_t block_row, size_t block_
             col = c;
     codes[out[2] % rows * s->cols + first + col] = (uint8_t)(LARGEST_CODE | (out[3] & 0x80));
     scale = s->sigma * SYNTH_AMAX / (double)E4M3_MAX * (loud ? SYNTH_OUTLIER : 1);
-    scale *= 1 + SCALE_SPREAD * ((double)philox_uniform(out[0]) - 0.5);
+    scale *= 1 + SYNTH_SCALE_SPREAD * ((double)philox_uniform(out[0]) - 0.5);
     return bf16_round((float)scale);
 }
 
@@ -183,22 +190,21 @@ void synth_codes(const struct synth *s, size_t first, size_t rows, uint8_t *code
 // The sum of four uniform values is as good as Gaussian here and needs no rounding function.
 static double gaussian(uint32_t low, uint32_t high)
 {
-    const double half = 65535.0 / 2, deviation = 65536 / 1.7320508075688772; // of the sum
     double sum = (double)(low & 0xffff) + (double)(low >> 16) + (double)(high & 0xffff) +
                  (double)(high >> 16);
 
-    return (sum - 4 * half) / deviation;
+    return (sum - SYNTH_SUM_MEAN) / SYNTH_SUM_DEVIATION;
 }
 
 void synth_bf16(const struct synth *s, size_t first, size_t rows, uint16_t *values)
 {
-    uint64_t draws = (s->cols + VALUES_A_DRAW - 1) / VALUES_A_DRAW;
+    uint64_t draws = (s->cols + SYNTH_VALUES_A_DRAW - 1) / SYNTH_VALUES_A_DRAW;
     uint32_t out[4];
 
     for (size_t r = 0; r < rows; r++)
-        for (size_t c = 0; c < s->cols; c += VALUES_A_DRAW) {
-            draw(s, DRAW_VALUES, (first + r) * draws + c / VALUES_A_DRAW, out);
-            for (size_t i = 0; i < VALUES_A_DRAW && c + i < s->cols; i++)
+        for (size_t c = 0; c < s->cols; c += SYNTH_VALUES_A_DRAW) {
+            draw(s, SYNTH_DRAW_VALUES, (first + r) * draws + c / SYNTH_VALUES_A_DRAW, out);
+            for (size_t i = 0; i < SYNTH_VALUES_A_DRAW && c + i < s->cols; i++)
                 values[r * s->cols + c + i] = bf16_from_float(
                     (float)(s->mean + s->sigma * gaussian(out[2 * i], out[2 * i + 1])));
         }

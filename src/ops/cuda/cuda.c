@@ -9,6 +9,7 @@
 #include "ops/cuda/routing.h"
 #include "ops/cuda/rowwise.h"
 #include "ops/cuda/training.h"
+#include "ops/cuda/weights.h"
 
 #include <cublasLt.h>
 #include <errno.h>
@@ -65,9 +66,10 @@ static size_t cuda_row_bytes(const struct ops *ops, enum ops_row kind, int cols)
 
 static int cuda_staging(struct ops *ops, size_t bytes, void **host, struct fl_error *e)
 {
-    (void)ops;
+    int rc = CUDA_CHECK(cudaSetDevice(cuda_of(ops)->device), e);
+
     *host = NULL;
-    return CUDA_CHECK(cudaMallocHost(host, bytes ? bytes : 1), e);
+    return rc < 0 ? rc : CUDA_CHECK(cudaMallocHost(host, bytes ? bytes : 1), e);
 }
 
 static void cuda_staging_free(struct ops *ops, void *host)
@@ -144,6 +146,8 @@ static const struct ops cuda_table = {
     .download = cuda_download,
     .zero = cuda_zero,
     .stream_read = cuda_stream_read,
+    .make_codes = cuda_make_codes,
+    .make_values = cuda_make_values,
     .embed = cuda_embed,
     .norm_forward = cuda_norm_forward,
     .norm_backward = cuda_norm_backward,
@@ -209,6 +213,7 @@ int ops_cuda_create(const struct model *model, struct arena *arena, struct ops *
         goto out;
     }
     uuid_write(&device.uuid, cuda->uuid, sizeof cuda->uuid);
+    cuda->device = number;
     cuda->processors = device.multiProcessorCount;
     if ((rc = CUDA_CHECK(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), e)) < 0)
         goto out;

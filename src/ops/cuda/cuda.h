@@ -19,6 +19,7 @@ struct cuda {
     struct arena *arena; // device memory
     cudaStream_t stream;
     struct cublasLtContext *blas;
+    int device;     // its number; other threads than the creator's have to choose it
     int processors; // multiprocessors
     char uuid[48];
 };
