@@ -191,14 +191,6 @@ static __device__ __forceinline__ void tile_load(uint32_t to, const CUtensorMap 
                         row + r * BOX_ROWS, bar);
 }
 
-// The warp has read what the barrier guards.
-static __device__ __forceinline__ void warp_release(uint32_t empty)
-{
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        mbarrier_arrive(empty);
-}
-
 // A warp's 16 rows of accumulators, scaled, as bf16 through staging (16 * D * 2 bytes) to to's rows
 // of pitch values; only the first rows are written.
 template <int D>

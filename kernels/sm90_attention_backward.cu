@@ -80,12 +80,12 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_dq_kernel(
 
     if (threadIdx.x == 0) {
         mbarrier_init(q_full, 1);
-        mbarrier_init(q_empty, MATH_WARPS);
+        mbarrier_init(q_empty, MATH_WARPS * WARP_ARRIVALS);
         for (int i = 0; i < QUERY_STAGES; i++) {
             mbarrier_init(k_full + i * 8, 1);
             mbarrier_init(v_full + i * 8, 1);
-            mbarrier_init(k_empty + i * 8, MATH_WARPS);
-            mbarrier_init(v_empty + i * 8, MATH_WARPS);
+            mbarrier_init(k_empty + i * 8, MATH_WARPS * WARP_ARRIVALS);
+            mbarrier_init(v_empty + i * 8, MATH_WARPS * WARP_ARRIVALS);
         }
         mbarrier_init_fence();
     }
@@ -141,7 +141,7 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_dq_kernel(
                 product_columns<D, ATTENTION_TILE>(s, q_operand, k_operand);
                 wgmma_wait<1>();
                 if (row != w.tile.row)
-                    warp_release(k_empty + before * 8);
+                    warp_arrive(k_empty + before * 8);
                 mbarrier_wait(v_full + r.stage * 8, r.phase);
                 product_columns<D, ATTENTION_TILE>(
                     dp, dout_operand, operand<ATTENTION_TILE>(v + r.stage * tile_bytes));
@@ -157,7 +157,7 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_dq_kernel(
                 for (int i = 0; i < 64; i++)
                     s[i] = exp2_fast(fmaf(s[i], scale * LOG2_E, i % 4 / 2 ? -stat_8.x : -stat_0.x));
                 wgmma_wait<0>();
-                warp_release(v_empty + r.stage * 8);
+                warp_arrive(v_empty + r.stage * 8);
 #pragma unroll
                 for (int i = 0; i < 64; i++)
                     s[i] *= dp[i] - (i % 4 / 2 ? stat_8.y : stat_0.y);
@@ -166,9 +166,9 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_dq_kernel(
                 before = r.stage;
                 ring_step<QUERY_STAGES>(r);
             }
-            warp_release(q_empty);
+            warp_arrive(q_empty);
             wgmma_wait<0>();
-            warp_release(k_empty + before * 8);
+            warp_arrive(k_empty + before * 8);
             int token = w.tile.row + first, wide = (a.heads + 2 * a.kv_heads) * D;
             warp_store<D>(dq, scale, scale, staging, dqkv + (size_t)token * wide + w.head * D, wide,
                           w.tile.end - token);
@@ -282,7 +282,7 @@ __global__ __cluster_dims__(2) __launch_bounds__(THREADS, 1) void sm90_attention
         mbarrier_init(kv_full, 1);
         for (int i = 0; i < KEY_STAGES; i++) {
             mbarrier_init(full + i * 8, 1);
-            mbarrier_init(empty + i * 8, MATH_WARPS);
+            mbarrier_init(empty + i * 8, MATH_WARPS * WARP_ARRIVALS);
         }
         mbarrier_init_fence();
     }
@@ -342,7 +342,7 @@ __global__ __cluster_dims__(2) __launch_bounds__(THREADS, 1) void sm90_attention
             product_columns<D, ATTENTION_TILE>(s, k_operand, q_operand);
             wgmma_wait<1>();
             if (before >= 0)
-                warp_release(empty + before * 8);
+                warp_arrive(empty + before * 8);
             product_columns<D, ATTENTION_TILE>(dp, v_operand, dout_operand);
             wgmma_wait<1>();
             if (masked)

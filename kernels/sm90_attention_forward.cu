@@ -74,12 +74,12 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_forward_kernel(
 
     if (threadIdx.x == 0) {
         mbarrier_init(q_full, 1);
-        mbarrier_init(q_empty, MATH_WARPS);
+        mbarrier_init(q_empty, MATH_WARPS * WARP_ARRIVALS);
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(k_full + i * 8, 1);
             mbarrier_init(v_full + i * 8, 1);
-            mbarrier_init(k_empty + i * 8, MATH_WARPS);
-            mbarrier_init(v_empty + i * 8, MATH_WARPS);
+            mbarrier_init(k_empty + i * 8, MATH_WARPS * WARP_ARRIVALS);
+            mbarrier_init(v_empty + i * 8, MATH_WARPS * WARP_ARRIVALS);
         }
         mbarrier_init_fence();
     }
@@ -128,7 +128,7 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_forward_kernel(
                                                operand<ATTENTION_TILE>(k + rk.stage * tile_bytes));
             turn_pass(math);
             wgmma_wait<0>();
-            warp_release(k_empty + rk.stage * 8);
+            warp_arrive(k_empty + rk.stage * 8);
             ring_step<STAGES>(rk);
             mask_diagonal(s, first + lane / 4);
             softmax<true>(s, scale * LOG2_E, top, sum, shrink);
@@ -142,22 +142,22 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_attention_forward_kernel(
                 product_rows(o, p, operand<ATTENTION_TILE>(v + rv.stage * tile_bytes));
                 turn_pass(math);
                 wgmma_wait<1>();
-                warp_release(k_empty + rk.stage * 8);
+                warp_arrive(k_empty + rk.stage * 8);
                 ring_step<STAGES>(rk);
                 softmax<false>(s, scale * LOG2_E, top, sum, shrink);
                 wgmma_wait<0>();
-                warp_release(v_empty + rv.stage * 8);
+                warp_arrive(v_empty + rv.stage * 8);
                 ring_step<STAGES>(rv);
 #pragma unroll
                 for (int i = 0; i < D / 2; i++)
                     o[i] *= shrink[i % 4 / 2];
                 pack(s, p);
             }
-            warp_release(q_empty);
+            warp_arrive(q_empty);
             mbarrier_wait(v_full + rv.stage * 8, rv.phase);
             product_rows(o, p, operand<ATTENTION_TILE>(v + rv.stage * tile_bytes));
             wgmma_wait<0>();
-            warp_release(v_empty + rv.stage * 8);
+            warp_arrive(v_empty + rv.stage * 8);
             ring_step<STAGES>(rv);
 
             int token = w.tile.row + first, rows = w.tile.end - token;

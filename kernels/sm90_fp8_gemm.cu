@@ -6,7 +6,9 @@
 // column tiles of the same rows and share the rows by multicast, because at full rate the tiles'
 // traffic would exceed what the L2 cache delivers. The tensor core sums fp8 products with about 14
 // bits, so each 128 of k goes to fresh accumulators and is added, scaled, to fp32 ones; while one
-// warpgroup does that, the other's products keep the tensor core busy. Rows are found through
+// warpgroup does that, the other's products keep the tensor core busy. Whole tiles leave through
+// the copy engine, which works beside the next tile's products; the tiles at a group's ragged end
+// are stored by the threads, because a box knows no end but the matrix's. Rows are found through
 // device-side offsets: no count ever travels to the host.
 #include "fp8_gemm.h"
 #include "sm90_ptx.cuh"
@@ -22,7 +24,9 @@
 #define THREADS     (128 * (1 + MATH_GROUPS))
 #define GROUPS_MOST 256
 #define TILE_RANK   64  // bf16 columns of a swizzled row
-#define CHUNK_BYTES 128 // of a row that a warp stages at once on the way out
+#define CHUNK_BYTES 128 // of a row in a box on the way out
+#define CHUNK       (16 * CHUNK_BYTES)
+#define CHUNKS      2 // that a warp stages at once
 
 struct gemm_arguments {
     const float *a_scale, *b_scale;
@@ -34,28 +38,32 @@ struct gemm_arguments {
     int parts, part_rows[FP8_GEMM_PARTS];
     int lora_rank, s_part_stride;
     float lora_scale;
+    bool boxes; // d can be written by the copy engine
 };
 
 template <int WAVES, int STAGES> struct shared_memory {
     static constexpr int tile_m = 128 * WAVES;
     alignas(1024) uint8_t a[STAGES][tile_m * TILE_K];
     alignas(1024) uint8_t b[STAGES][TILE_N * TILE_K];
-    alignas(1024) uint8_t out[4 * MATH_GROUPS][16 * CHUNK_BYTES];
+    alignas(1024) uint8_t out[4 * MATH_GROUPS][CHUNKS * CHUNK];
     alignas(128) float a_scale[STAGES][tile_m + 4]; // from the row's place rounded down to 16 bytes
     uint64_t full[STAGES], empty[STAGES];
     int32_t offsets[GROUPS_MOST + 1];
     int32_t first_tile[GROUPS_MOST + 1]; // row tiles before each group
 };
 
-struct tile {
-    int row, row_end; // rows of a and d
-    int group;
+struct place {
+    int row, row_end;    // rows of a and d
     int column, columns; // rows of b within the group, columns of d
+};
+
+struct tile : place {
+    int group;
     int part, scale_row; // part of n; row of b_scale within the group
 };
 
-// The tile of a unit of work: column pairs vary fastest within a strip of row tiles, so that the
-// blocks at work at one time share rows and weights in L2.
+// The tile of a unit of work: row tiles vary fastest within a group, so that the blocks at work at
+// one time share weights and rows in L2.
 template <int CLUSTER, class Shared>
 static __device__ __forceinline__ bool tile_find(const Shared &s, const gemm_arguments &g, int unit,
                                                  int rank, tile &t)
@@ -135,15 +143,15 @@ static __device__ __forceinline__ void chunk_stage(const float (&d)[64], int chu
 // A warp's 16 rows by 128 columns: through shared memory to 16-byte stores of whole row pieces.
 // out is the first row and column; rows and columns beyond the given ones are not written.
 template <typename Out>
-static __device__ __forceinline__ void warp_store(const float (&d)[64], uint32_t staging, Out *out,
+static __device__ __forceinline__ void rows_store(const float (&d)[64], uint32_t staging, Out *out,
                                                   int n, int rows, int columns, bool aligned)
 {
     constexpr int chunk_n = CHUNK_BYTES / sizeof(Out), per_lane = 16 / sizeof(Out);
     int lane = threadIdx.x % 32;
-    bool whole = aligned && rows >= 16 && columns == TILE_N;
 
     if (rows <= 0)
         return;
+    bulk_wait_read<0>();
     out += (size_t)(lane / 8) * n + lane % 8 * per_lane;
     staging += lane / 8 * CHUNK_BYTES;
 #pragma unroll
@@ -157,7 +165,7 @@ static __device__ __forceinline__ void warp_store(const float (&d)[64], uint32_t
             int piece = (lane % 8) ^ (i * 4 + lane / 8) % 8;
             uint4 values = shared_load_16(staging + i * 4 * CHUNK_BYTES + piece * 16);
             Out *to = out + (size_t)(i * 4) * n + chunk * chunk_n;
-            if (whole || (aligned && i * 4 + lane / 8 < rows && c + per_lane <= columns))
+            if (aligned && i * 4 + lane / 8 < rows && c + per_lane <= columns)
                 *(uint4 *)to = values;
             else if (i * 4 + lane / 8 < rows)
                 for (int x = 0; x < per_lane && c + x < columns; x++)
@@ -166,27 +174,48 @@ static __device__ __forceinline__ void warp_store(const float (&d)[64], uint32_t
     }
 }
 
-// This warp has read the stage: told to every block that may refill it.
-template <int CLUSTER> static __device__ __forceinline__ void stage_release(uint32_t empty)
+// The same by the copy engine, all of the rows and columns, from (row, column) on.
+template <typename Out>
+static __device__ __forceinline__ void boxes_store(const float (&d)[64], uint32_t staging,
+                                                   const CUtensorMap *map, int row, int column)
 {
-    int lane = threadIdx.x % 32;
+    constexpr int chunk_n = CHUNK_BYTES / sizeof(Out);
 
-    __syncwarp(); // every lane has read its scales
-    if (CLUSTER > 1) {
-        if (lane < CLUSTER)
-            mbarrier_arrive_cluster(empty, lane);
-    } else if (lane == 0) {
-        mbarrier_arrive(empty);
+#pragma unroll
+    for (int first = 0; first < TILE_N / chunk_n; first += CHUNKS) {
+        bulk_wait_read<0>(); // only the lane that stored has something to wait for
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++)
+            chunk_stage(d, first + i, staging + i * CHUNK, Out());
+        async_proxy_fence();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+#pragma unroll
+            for (int i = 0; i < CHUNKS; i++)
+                tensor_store(map, column + (first + i) * chunk_n, row, staging + i * CHUNK);
+            bulk_commit();
+        }
     }
 }
 
-static __device__ __forceinline__ const float *scale_row(const gemm_arguments &g, const tile &t,
-                                                         int k_blocks)
+// Whether the copy engine may store a warp's rows from t's first one on.
+static __device__ __forceinline__ bool is_box(const gemm_arguments &g, const place &t, int first)
 {
-    return g.b_scale + ((size_t)t.group * g.n_tiles + t.scale_row) * k_blocks;
+    return g.boxes && t.row_end - t.row - first >= 16 && t.columns == TILE_N;
 }
 
-// sum = one stage's product of 64 rows by 128 columns, finished.
+// The scale of the tile's block of b in block kb + lane of k; 0 behind the last one.
+static __device__ __forceinline__ float scales_read(const gemm_arguments &g, const tile &t, int kb,
+                                                    int k_blocks)
+{
+    int lane = threadIdx.x % 32;
+    size_t row = (size_t)t.group * g.n_tiles + t.scale_row;
+
+    return kb + lane < k_blocks ? __ldg(g.b_scale + row * k_blocks + kb + lane) : 0;
+}
+
+// Queues sum = one stage's product of 64 rows by 128 columns.
 static __device__ __forceinline__ void block_product_fp8(float (&sum)[64], uint32_t a, uint32_t b)
 {
 #pragma unroll
@@ -197,10 +226,6 @@ static __device__ __forceinline__ void block_product_fp8(float (&sum)[64], uint3
     for (int k = 0; k < TILE_K / 32; k++)
         wgmma_m64n128k32_e4m3(sum, a + k * 2, b + k * 2, k > 0);
     wgmma_commit();
-#pragma unroll
-    for (int i = 0; i < 64; i++)
-        accumulator_fence(sum[i]);
-    wgmma_wait<0>();
 }
 
 // The same of low-rank columns, as many as there are.
@@ -216,23 +241,31 @@ static __device__ __forceinline__ void block_product_bf16(float (&sum)[64], uint
         if (k * 16 < columns)
             wgmma_m64n128k16_bf16(sum, a + k * 2, b + k * 2, k > 0);
     wgmma_commit();
+}
+
+static __device__ __forceinline__ void block_product_wait(float (&sum)[64])
+{
 #pragma unroll
     for (int i = 0; i < 64; i++)
         accumulator_fence(sum[i]);
     wgmma_wait<0>();
 }
 
+// Descriptors of a stage's operands: a warpgroup's rows of the first wave, and the columns.
+struct operands {
+    uint32_t a, b;
+};
+
 template <int WAVES, int STAGES, int CLUSTER, bool LOW_RANK, typename Out>
 __global__ __launch_bounds__(THREADS, 1) void sm90_fp8_gemm_kernel(
     const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
     const __grid_constant__ CUtensorMap map_s, const __grid_constant__ CUtensorMap map_lora,
-    const __grid_constant__ gemm_arguments g)
+    const __grid_constant__ CUtensorMap map_d, const __grid_constant__ gemm_arguments g)
 {
     typedef shared_memory<WAVES, STAGES> Shared;
-    extern __shared__ uint8_t raw[];
-    uint8_t *aligned = raw + ((1024 - smem_address(raw) % 1024) & 1023);
-    Shared &s = *(Shared *)aligned;
-    uint32_t base = smem_address(aligned); // offsets of members are compile-time constants
+    extern __shared__ __align__(1024) uint8_t raw[];
+    Shared &s = *(Shared *)raw;
+    uint32_t base = smem_address(raw); // offsets of members are compile-time constants
     uint32_t full = base + offsetof(Shared, full), empty = base + offsetof(Shared, empty);
     int rank = CLUSTER > 1 ? (int)cluster_rank() : 0;
     int k_blocks = (g.k + TILE_K - 1) / TILE_K;
@@ -241,6 +274,8 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_fp8_gemm_kernel(
     int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), warpgroup = warp / 4,
         lane = threadIdx.x % 32;
 
+    if (base % 1024) // swizzling would go wrong
+        __trap();
     if (warp == 0) {
         // Row tiles before each group: a scan over all groups, 32 at a time.
         int before = 0;
@@ -269,7 +304,7 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_fp8_gemm_kernel(
         tensor_map_prefetch(&map_b);
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(full + i * 8, 1);
-            mbarrier_init(empty + i * 8, CLUSTER * 4 * MATH_GROUPS);
+            mbarrier_init(empty + i * 8, CLUSTER * 4 * MATH_GROUPS * WARP_ARRIVALS);
         }
         mbarrier_init_fence();
     }
@@ -331,51 +366,66 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_fp8_gemm_kernel(
     } else {
         registers_take<232>();
         int math = warpgroup - 1, quarter = warp % 4, unit = first_unit, stage = 0, phase = 0;
+        int warp_row = math * 64 + quarter * 16; // of a wave
         uint32_t a_first = base + offsetof(Shared, a) + math * 64 * TILE_K;
+        uint32_t a_scales = base + offsetof(Shared, a_scale) + (warp_row + lane / 4) * 4;
         uint32_t staging = base + offsetof(Shared, out) + (warp - 4) * sizeof s.out[0];
-        uint32_t a_scales =
-            base + offsetof(Shared, a_scale) + (math * 64 + quarter * 16 + lane / 4) * 4;
         tile t;
         bool more = tile_find<CLUSTER>(s, g, unit, rank, t);
         // Lane i holds the scale of k block 32 * j + i; the first 32 are read a tile ahead.
-        const float *b_scale = scale_row(g, t, k_blocks);
-        float next_scales = more && lane < k_blocks ? __ldg(b_scale + lane) : 0, b_scales = 0;
+        float next_scales = more ? scales_read(g, t, 0, k_blocks) : 0, b_scales = 0;
+        // The ring's next stage, once it is filled.
+        auto stage_open = [&]() {
+            operands o = {
+                wgmma_descriptor(a_first + stage * (uint32_t)sizeof s.a[0]),
+                wgmma_descriptor(base + offsetof(Shared, b) + stage * (uint32_t)sizeof s.b[0])};
+            mbarrier_wait(full + stage * 8, phase);
+            return o;
+        };
         while (more) {
             float total[WAVES][64];
             bool second = WAVES > 1 && t.row_end - t.row > 128; // are there rows for another wave?
-            uint32_t a_scale_tile = a_scales + (t.row & 3) * 4;
 #pragma unroll
             for (int w = 0; w < WAVES; w++)
 #pragma unroll
                 for (int i = 0; i < 64; i++)
                     total[w][i] = 0;
+            operands now = stage_open(), next = now;
             for (int kb = 0; kb < blocks; kb++) {
-                uint32_t a = wgmma_descriptor(a_first + stage * (uint32_t)sizeof s.a[0]);
-                uint32_t b =
-                    wgmma_descriptor(base + offsetof(Shared, b) + stage * (uint32_t)sizeof s.b[0]);
-                uint32_t a_scale = a_scale_tile + stage * (uint32_t)sizeof s.a_scale[0];
+                uint32_t done_stage = empty + stage * 8;
+                uint32_t a_scale =
+                    a_scales + (t.row & 3) * 4 + stage * (uint32_t)sizeof s.a_scale[0];
+                bool low_rank = LOW_RANK && kb >= k_blocks;
+                if (++stage == STAGES) {
+                    stage = 0;
+                    phase ^= 1;
+                }
                 if (kb % 32 == 0) {
                     b_scales = next_scales;
-                    if (kb + 32 + lane < k_blocks)
-                        next_scales = __ldg(b_scale + kb + 32 + lane);
+                    next_scales = scales_read(g, t, kb + 32, k_blocks);
                 }
-                float scale_b = __shfl_sync(0xffffffff, b_scales, kb % 32);
-                mbarrier_wait(full + stage * 8, phase);
 #pragma unroll
                 for (int w = 0; w < WAVES; w++) {
                     if (w == 0 || second) {
-                        uint32_t a_wave = a + w * (128 * TILE_K / 16);
+                        uint32_t a_wave = now.a + w * (128 * TILE_K / 16);
+                        bool last = w == WAVES - 1 || !second;
                         float sum[64], scale_0 = g.lora_scale, scale_1 = g.lora_scale;
-                        if (!LOW_RANK || kb < k_blocks) {
+                        if (!low_rank)
+                            block_product_fp8(sum, a_wave, now.b);
+                        else
+                            block_product_bf16(sum, a_wave, now.b,
+                                               g.lora_rank - (kb - k_blocks) * TILE_RANK);
+                        // While the tensor core works, all else is made ready.
+                        if (!low_rank) {
+                            float scale_b = __shfl_sync(0xffffffff, b_scales, kb % 32);
                             scale_0 = shared_load(a_scale + w * 512) * scale_b;
                             scale_1 = shared_load(a_scale + w * 512 + 32) * scale_b;
-                            block_product_fp8(sum, a_wave, b);
-                        } else {
-                            block_product_bf16(sum, a_wave, b,
-                                               g.lora_rank - (kb - k_blocks) * TILE_RANK);
                         }
-                        if (w == WAVES - 1 || !second)
-                            stage_release<CLUSTER>(empty + stage * 8);
+                        if (last && kb + 1 < blocks)
+                            next = stage_open();
+                        block_product_wait(sum);
+                        if (last)
+                            warp_arrive<CLUSTER>(done_stage);
 #pragma unroll
                         for (int i = 0; i < 16; i++) {
                             total[w][i * 4] += scale_0 * sum[i * 4];
@@ -384,23 +434,29 @@ __global__ __launch_bounds__(THREADS, 1) void sm90_fp8_gemm_kernel(
                             total[w][i * 4 + 3] += scale_1 * sum[i * 4 + 3];
                         }
                     }
+                    // A finished wave leaves while the next one is computed.
+                    if (w < WAVES - 1 && kb == blocks - 1 && is_box(g, t, w * 128 + warp_row))
+                        boxes_store<Out>(total[w], staging, &map_d, t.row + w * 128 + warp_row,
+                                         t.column);
                 }
-                if (++stage == STAGES) {
-                    stage = 0;
-                    phase ^= 1;
-                }
+                now = next;
             }
-            int rows = t.row_end - t.row - math * 64 - quarter * 16, columns = t.columns;
-            Out *out = (Out *)g.d + (size_t)(t.row + math * 64 + quarter * 16) * g.n + t.column;
-            bool whole_pieces = g.n % (16 / sizeof(Out)) == 0 && t.column % (16 / sizeof(Out)) == 0;
+            const place done = t;
             more = tile_find<CLUSTER>(s, g, unit += clusters, rank, t);
-            b_scale = scale_row(g, t, k_blocks);
-            next_scales = more && lane < k_blocks ? __ldg(b_scale + lane) : 0;
+            next_scales = more ? scales_read(g, t, 0, k_blocks) : 0;
 #pragma unroll
-            for (int w = 0; w < WAVES; w++)
-                warp_store(total[w], staging, out + (size_t)(w * 128) * g.n, g.n, rows - w * 128,
-                           columns, whole_pieces);
+            for (int w = 0; w < WAVES; w++) {
+                constexpr int per_lane = 16 / sizeof(Out);
+                int row = done.row + w * 128 + warp_row;
+                if (!is_box(g, done, w * 128 + warp_row))
+                    rows_store(total[w], staging, (Out *)g.d + (size_t)row * g.n + done.column, g.n,
+                               done.row_end - row, done.columns,
+                               g.n % per_lane == 0 && done.column % per_lane == 0);
+                else if (w == WAVES - 1)
+                    boxes_store<Out>(total[w], staging, &map_d, row, done.column);
+            }
         }
+        bulk_wait_read<0>(); // shared memory stays until the copy engine has read it
     }
     if (CLUSTER > 1)
         cluster_sync();
@@ -411,8 +467,8 @@ static int launch(const struct fp8_gemm *x, const gemm_arguments &g, cudaStream_
 {
     typedef shared_memory<WAVES, STAGES> Shared;
     auto kernel = sm90_fp8_gemm_kernel<WAVES, STAGES, CLUSTER, LOW_RANK, Out>;
-    constexpr int bytes = sizeof(Shared) + 1024;
-    CUtensorMap a, b, low_rank_a, low_rank_b;
+    constexpr int bytes = sizeof(Shared);
+    CUtensorMap a, b, low_rank_a, low_rank_b, d;
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute[1];
     int device, processors, rc;
@@ -429,6 +485,13 @@ static int launch(const struct fp8_gemm *x, const gemm_arguments &g, cudaStream_
          (rc = tensor_map_bf16(&low_rank_b, x->lora_b, (uint64_t)x->groups * x->n, x->lora_rank,
                                (uint64_t)x->lora_rank * 2, TILE_N))))
         return rc;
+    d = a; // likewise without boxes
+    if (g.boxes &&
+        (rc = tensor_map_encode(
+             &d,
+             sizeof(Out) == 2 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+             sizeof(Out), x->d, x->rows, x->n, (uint64_t)x->n * sizeof(Out), 16)))
+        return rc;
     if ((rc = cudaGetDevice(&device)) ||
         (rc = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) ||
         (rc = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)))
@@ -442,7 +505,7 @@ static int launch(const struct fp8_gemm *x, const gemm_arguments &g, cudaStream_
     config.stream = stream;
     config.attrs = attribute;
     config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, a, b, low_rank_a, low_rank_b, g);
+    return cudaLaunchKernelEx(&config, kernel, a, b, low_rank_a, low_rank_b, d, g);
 }
 
 template <bool LOW_RANK, typename Out>
@@ -457,8 +520,8 @@ static int dispatch(const struct fp8_gemm *x, const gemm_arguments &g, cudaStrea
     bool tall = x->rows / x->groups >= 1024;
 
     if (tall)
-        return pairs ? launch<2, 4, 2, LOW_RANK, Out>(x, g, stream)
-                     : launch<2, 4, 1, LOW_RANK, Out>(x, g, stream);
+        return pairs ? launch<2, 3, 2, LOW_RANK, Out>(x, g, stream)
+                     : launch<2, 3, 1, LOW_RANK, Out>(x, g, stream);
     return pairs ? launch<1, 5, 2, LOW_RANK, Out>(x, g, stream)
                  : launch<1, 5, 1, LOW_RANK, Out>(x, g, stream);
 }
@@ -485,6 +548,7 @@ extern "C" int sm90_fp8_gemm(const struct fp8_gemm *x, void *stream)
     g.lora_rank = x->lora_rank;
     g.s_part_stride = x->s_part_stride;
     g.lora_scale = x->lora_scale;
+    g.boxes = x->n % (x->d_is_float ? 4 : 8) == 0;
     for (int p = 0; p < x->parts; p++) {
         g.part_rows[p] = x->part_rows[p];
         g.n_tiles += (x->part_rows[p] + TILE_N - 1) / TILE_N;

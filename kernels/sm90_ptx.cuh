@@ -41,6 +41,31 @@ static __device__ __forceinline__ void mbarrier_arrive_cluster(uint32_t bar, uin
                  : "memory");
 }
 
+// A warp whose lanes have all come to a warp barrier arrives once, by one lane. racecheck does not
+// follow that; for it, builds with FL_EVERY_LANE_ARRIVES let every lane arrive for itself.
+#ifdef FL_EVERY_LANE_ARRIVES
+#define WARP_ARRIVALS 32
+#else
+#define WARP_ARRIVALS 1
+#endif
+
+// The warp arrives at a barrier of every block of the cluster, its own alone where it is 1.
+template <int CLUSTER = 1> static __device__ __forceinline__ void warp_arrive(uint32_t bar)
+{
+    int lane = threadIdx.x % 32;
+
+    __syncwarp();
+    if (CLUSTER == 1) {
+        if (WARP_ARRIVALS == 32 || lane == 0)
+            mbarrier_arrive(bar);
+    } else if (WARP_ARRIVALS == 32) {
+        for (int i = 0; i < CLUSTER; i++)
+            mbarrier_arrive_cluster(bar, i);
+    } else if (lane < CLUSTER) {
+        mbarrier_arrive_cluster(bar, lane);
+    }
+}
+
 static __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t bar, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
@@ -95,6 +120,34 @@ static __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, 
                  "[%0], [%1], %2, [%3];" ::"r"(to),
                  "l"(from), "r"(bytes), "r"(bar)
                  : "memory");
+}
+
+// Box at (x, y) of a two-dimensional tensor from shared memory; belongs to the thread's bulk group.
+// What the box covers beyond the tensor is not written.
+static __device__ __forceinline__ void tensor_store(const CUtensorMap *map, int x, int y,
+                                                    uint32_t from)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+        "r"(from), "r"(x), "r"(y)
+        : "memory");
+}
+
+static __device__ __forceinline__ void bulk_commit()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// The thread's bulk groups but the last PENDING have read their shared memory.
+template <int PENDING> static __device__ __forceinline__ void bulk_wait_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
+// Makes this thread's writes to shared memory visible to the copy engine.
+static __device__ __forceinline__ void async_proxy_fence()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 static __device__ __forceinline__ uint32_t cluster_rank()

@@ -63,7 +63,8 @@ __global__ static void __launch_bounds__(THREADS)
     __shared__ uint16_t begin[2][SYNTH_MAGNITUDES];
     __shared__ uint8_t outlier[BLOCK];
     size_t first_col = (size_t)blockIdx.x * BLOCK, first_row = (size_t)blockIdx.y * BLOCK;
-    size_t cols = min((size_t)BLOCK, s.cols - first_col), high = min((size_t)BLOCK, rows - first_row);
+    size_t cols = min((size_t)BLOCK, s.cols - first_col),
+           high = min((size_t)BLOCK, rows - first_row);
     uint64_t draws = (s.cols + GROUP - 1) / GROUP;
     bool loud;
 
@@ -76,8 +77,8 @@ __global__ static void __launch_bounds__(THREADS)
         uint32_t packed[2] = {0, 0};
         if (c >= cols)
             continue;
-        uint4 d = draw(s, SYNTH_DRAW_CODES,
-                       (first + first_row + row) * draws + (first_col + c) / GROUP);
+        uint4 d =
+            draw(s, SYNTH_DRAW_CODES, (first + first_row + row) * draws + (first_col + c) / GROUP);
         const uint32_t words[4] = {d.x, d.y, d.z, d.w};
 #pragma unroll
         for (int i = 0; i < GROUP; i++) {
@@ -135,7 +136,8 @@ __global__ static void __launch_bounds__(THREADS)
 int synth_make_codes(const struct synth *synth, const struct synth_book *book, size_t first,
                      size_t rows, uint8_t *codes, float *scales, void *stream)
 {
-    dim3 grid((unsigned)((synth->cols + BLOCK - 1) / BLOCK), (unsigned)((rows + BLOCK - 1) / BLOCK));
+    dim3 grid((unsigned)((synth->cols + BLOCK - 1) / BLOCK),
+              (unsigned)((rows + BLOCK - 1) / BLOCK));
 
     codes_kernel<<<grid, THREADS, 0, (cudaStream_t)stream>>>(*synth, *book, first, rows, codes,
                                                              scales);

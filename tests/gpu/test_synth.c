@@ -54,8 +54,8 @@ static void values_case(struct gpu *g, const char *name, size_t all, size_t firs
     gpu_read(g, ours, device, count * sizeof *ours);
     gpu_read(g, wide, device_wide, count * sizeof *wide);
     for (size_t i = 0; i < count; i++)
-        differ += ours[i] != expected[i] ||
-                  float_bits(wide[i]) != float_bits(bf16_to_float(expected[i]));
+        differ +=
+            ours[i] != expected[i] || float_bits(wide[i]) != float_bits(bf16_to_float(expected[i]));
     report(differ == 0, "%s: rows %zu to %zu, %zu columns: the host's bits, %zu differ", name,
            first, first + rows, cols, differ);
     free(wide);

@@ -12,10 +12,10 @@ int cuda_make_codes(struct ops *ops, const struct synth *synth, size_t first, si
     int rc = CUDA_CHECK(cudaSetDevice(cuda->device), e);
 
     synth_book_make(&book);
-    return rc < 0 ? rc
-                  : CUDA_CHECK(synth_make_codes(synth, &book, first, rows, codes, scales,
-                                                cuda->stream),
-                               e);
+    return rc < 0
+               ? rc
+               : CUDA_CHECK(
+                     synth_make_codes(synth, &book, first, rows, codes, scales, cuda->stream), e);
 }
 
 int cuda_make_values(struct ops *ops, const struct synth *synth, size_t first, size_t rows,
