@@ -163,9 +163,8 @@ static __global__ __launch_bounds__(WARPS * 32) void gradient_kernel(
         if (first_rank + j < out.rank && first_column + c < x.columns) {
             float *at = d + (size_t)(first_rank + j) * out.j_stride +
                         (size_t)(first_column + c) * out.c_stride;
-            __stcg(at, __ldcg(at) +
-                           out.alpha *
-                               shared[c / LORA_TILE_COLUMNS * out_size + j * pitch + c % LORA_TILE_COLUMNS]);
+            __stcg(at, __ldcg(at) + out.alpha * shared[c / LORA_TILE_COLUMNS * out_size +
+                                                       j * pitch + c % LORA_TILE_COLUMNS]);
         }
     }
     if (tile.index + 1 < tile.count) {
@@ -215,12 +214,13 @@ extern "C" int lora_gradient(const struct lora_rows *x, const struct lora_groups
         turns, 0, lora_gradient_turns(groups->groups, x->columns, padded_rank) * sizeof *turns, on);
     if (rc != cudaSuccess)
         return rc;
-    auto launch = lora_gradient_wide(groups->groups, x->columns) ? (padded_rank <= 16   ? gradient<2, 8, 2>
-                                        : padded_rank <= 32 ? gradient<4, 8, 2>
-                                                            : gradient<8, 4, 2>)
-                                     : (padded_rank <= 16   ? gradient<2, 8, 8>
-                                        : padded_rank <= 32 ? gradient<4, 8, 8>
-                                                            : gradient<8, 4, 4>);
+    auto launch = lora_gradient_wide(groups->groups, x->columns)
+                      ? (padded_rank <= 16   ? gradient<2, 8, 2>
+                         : padded_rank <= 32 ? gradient<4, 8, 2>
+                                             : gradient<8, 4, 2>)
+                      : (padded_rank <= 16   ? gradient<2, 8, 8>
+                         : padded_rank <= 32 ? gradient<4, 8, 8>
+                                             : gradient<8, 4, 4>);
     launch(x, groups, s, s_columns, padded_rank, weights, out, on);
     return cudaGetLastError();
 }

@@ -5,8 +5,9 @@
 // each thread's share of an mma fragment is 16 consecutive bytes of a row.
 #include "lora.cuh"
 
-#define THREADS 256
-#define WARPS   (THREADS / 32)
+#define THREADS   256
+#define WARPS     (THREADS / 32)
+#define FEW_TILES 256
 
 static __global__ void pack_kernel(const __grid_constant__ struct lora_pack p)
 {
@@ -148,8 +149,11 @@ extern "C" int lora_project(const struct lora_rows *x, const struct lora_groups 
         return cudaErrorInvalidValue;
     if (groups->rows == 0 || padded_rank == 0)
         return 0;
-    // Where more columns are wanted, more rows share each read of w.
-    if (padded_rank <= 16)
+    // Where more columns are wanted, more rows share each read of w; few rows are cut finer, so
+    // that every processor has some.
+    if (padded_rank <= 16 && row_tiles_most(*groups, 64) < FEW_TILES)
+        project<2, 1>(x, groups, w, padded_rank, alpha, s, s_columns, on);
+    else if (padded_rank <= 16)
         project<2, 2>(x, groups, w, padded_rank, alpha, s, s_columns, on);
     else if (padded_rank <= 32)
         project<4, 2>(x, groups, w, padded_rank, alpha, s, s_columns, on);
