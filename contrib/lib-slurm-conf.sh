@@ -50,6 +50,17 @@ write_plugstack() {
     fi >"$dir/etc/plugstack.conf"
 }
 
+real_gpus() { find /dev -maxdepth 1 -name 'nvidia[0-9]*' -type c | sort -V; }
+
+# What a node has, as slurm.conf writes it.
+node_gres() {
+    if [ "$gpus" = real ]; then
+        say "gpu:$(real_gpus | wc -l)"
+    else
+        say "gpu:h100:$gpus"
+    fi
+}
+
 write_slurm_conf() {
     local port=$1 host debug=info node index=0
     host=$(uname -n)
@@ -102,16 +113,23 @@ END
     for node in $(node_names); do
         say "NodeName=$node NodeHostname=$host NodeAddr=127.0.0.1 Port=$((port + 2 + index)) CPUs=$cpus Boards=1" \
             "SocketsPerBoard=2 CoresPerSocket=$((cpus / 2)) ThreadsPerCore=1 RealMemory=8192" \
-            "Gres=gpu:h100:$gpus State=UNKNOWN"
+            "Gres=$(node_gres) State=UNKNOWN"
         index=$((index + 1))
     done
     say "PartitionName=main Nodes=n[0-$((nodes - 1))] Default=YES MaxTime=INFINITE State=UP"
 }
 
-# Character devices with NVIDIA's major number and no driver behind them: Slurm counts and assigns them.
+# Character devices with NVIDIA's major number and no driver behind them, which Slurm counts and assigns; or the
+# host's own.
 write_gpus() {
     local node gpu
     say "AutoDetect=off"
+    if [ "$gpus" = real ]; then
+        for gpu in $(real_gpus); do
+            say "NodeName=n0 Name=gpu File=$gpu"
+        done
+        return
+    fi
     ((gpus > 0)) || return 0
     for node in $(node_names); do
         for ((gpu = 0; gpu < gpus; gpu++)); do
@@ -153,7 +171,7 @@ export PATH='$path'
 DEVCLUSTER_USER='$user'
 DEVCLUSTER_HOME='$dir/home'
 DEVCLUSTER_NODES=$nodes
-DEVCLUSTER_GPUS=$gpus
+DEVCLUSTER_GPUS=$(if [ "$gpus" = real ]; then real_gpus | wc -l; else say "$gpus"; fi)
 END
 }
 
