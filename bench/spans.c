@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PAIRS 16384 // made beforehand, more than a step of the 30B model takes
+
 // What has the same name in the same operation.
 struct row {
     const char *name;
@@ -43,6 +45,16 @@ static void check(struct spans *s, cudaError_t error)
         s->failed = (int)error;
 }
 
+static void pair_add(struct spans *s)
+{
+    struct pair pair = {0};
+
+    check(s, cudaEventCreate(&pair.from));
+    check(s, cudaEventCreate(&pair.to));
+    s->pairs = memory_resize(s->pairs, (size_t)s->pair_room + 1, sizeof *s->pairs);
+    s->pairs[s->pair_room++] = pair;
+}
+
 struct spans *spans_create(void *stream)
 {
     struct spans *s = memory_zeroed(1, sizeof *s);
@@ -51,6 +63,8 @@ struct spans *spans_create(void *stream)
     s->operation = -1;
     check(s, cudaEventCreate(&s->step_from));
     check(s, cudaEventCreate(&s->step_to));
+    while (s->pair_room < PAIRS)
+        pair_add(s);
     return s;
 }
 
@@ -88,13 +102,8 @@ static int row_find(struct spans *s, const char *name, int operation)
 
 static struct pair *pair_take(struct spans *s)
 {
-    if (s->pair_count == s->pair_room) {
-        struct pair pair = {0};
-        check(s, cudaEventCreate(&pair.from));
-        check(s, cudaEventCreate(&pair.to));
-        s->pairs = memory_resize(s->pairs, (size_t)s->pair_room + 1, sizeof *s->pairs);
-        s->pairs[s->pair_room++] = pair;
-    }
+    if (s->pair_count == s->pair_room)
+        pair_add(s);
     return &s->pairs[s->pair_count++];
 }
 

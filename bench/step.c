@@ -359,7 +359,7 @@ static void memory_print(const struct bench *b)
     memory_line(b, "mapped", (double)stats.mapped_total, (double)b->plan.mapped_bytes);
     if (cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess)
         memory_line(b, "device", (double)(total_bytes - free_bytes), (double)plan_need(&b->plan));
-    printf("retries %llu; the plan's peak: %s\n\n", (unsigned long long)stats.retries,
+    printf("\nretries %llu; the plan's peak: %s\n\n", (unsigned long long)stats.retries,
            b->plan.peak_where);
 }
 
