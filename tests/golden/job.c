@@ -13,10 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifndef FL_SOURCE_DIR
-#define FL_SOURCE_DIR "."
-#endif
-
 const struct golden_config golden_tiny = {
     .model = FL_SOURCE_DIR "/tests/data/tiny-qwen3-moe-fp8",
     .values = FL_SOURCE_DIR "/tests/data/golden/golden.safetensors",

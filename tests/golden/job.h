@@ -9,6 +9,10 @@
 #include "train/optimizer.h"
 #include "weights/safetensors.h"
 
+#ifndef FL_SOURCE_DIR
+#define FL_SOURCE_DIR "."
+#endif
+
 struct golden_config {
     const char *model;  // a checkpoint's folder or synth://
     const char *values; // a safetensors file in the manner of tests/data/golden; NULL: none
