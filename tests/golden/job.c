@@ -136,6 +136,7 @@ static void batch_make(struct golden *g)
     struct batch *b = &g->batch;
     int length = g->spec->max_length;
     size_t count;
+    int32_t *labels = golden_has(g, "labels") ? golden_tensor(g, "labels", &count) : NULL;
 
     b->samples = g->spec->micro_batch_size;
     b->tokens = b->samples * length;
@@ -150,9 +151,10 @@ static void batch_make(struct golden *g)
     for (int t = 0; t < b->tokens; t++) {
         b->positions[t] = t % length;
         b->keys[t] = (uint64_t)t;
-        b->targets[t] = t % length < length - 1 ? b->ids[t + 1] : -1;
+        b->targets[t] = labels ? labels[t] : t % length < length - 1 ? b->ids[t + 1] : -1;
         b->target_count += b->targets[t] >= 0;
     }
+    free(labels);
     for (int s = 0; s <= b->samples; s++)
         b->starts[s] = s * length;
 }

@@ -2,7 +2,7 @@
 // Whole training steps on the GPU: beside transformers' values, beside the CPU's numbers with the
 // same quantisation, beside themselves, and their memory beside the plan.
 //   test_step [--small | --time] [--cpu]                    --cpu: the CPU in the GPU's place
-//   test_step [--cpu] --oracle CHECKPOINT VALUES            a folder and a file of
+//   test_step [--cpu | --exact] --oracle CHECKPOINT VALUES  a folder and a file of
 //   tests/gpu/oracle.py
 // From the repository's root.
 #include "golden/golden.h"
@@ -19,7 +19,7 @@
 #define QWEN3_30B "synth://" FL_SOURCE_DIR "/tests/data/configs/qwen3-30b-a3b.json?seed=1"
 #define STEPS     4
 
-static bool cuda = true, small;
+static bool cuda = true, small, exact;
 static int passed, failed, skipped;
 
 __attribute__((format(printf, 2, 3))) static void report(bool ok, const char *format, ...)
@@ -273,15 +273,22 @@ static int32_t *routing_read(struct golden *g)
 
 static void oracle(const char *checkpoint, const char *values)
 {
-    struct golden_config config = {.model = checkpoint, .values = values, .cuda = cuda};
+    struct golden_config config = {.model = checkpoint,
+                                   .values = values,
+                                   .cuda = cuda,
+                                   .numerics = exact ? NUMERICS_EXACT : NUMERICS_FP8};
     struct golden g;
     int32_t *routing;
 
     golden_open(&g, &config);
     golden_adapters(&g);
     routing = routing_read(&g);
-    oracle_kind(&g, "grad", routing, golden_likeness_judge);
-    oracle_kind(&g, "fp8.grad", routing, golden_sharp_judge);
+    if (exact) {
+        oracle_kind(&g, "grad", routing, golden_sharp_judge);
+    } else {
+        oracle_kind(&g, "grad", routing, golden_likeness_judge);
+        oracle_kind(&g, "fp8.grad", routing, golden_sharp_judge);
+    }
     printf("# loss %.4f\n", golden_mean_loss(&g));
     golden_step(&g);
     memory_check(&g, "oracle's checkpoint");
@@ -311,14 +318,17 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--cpu"))
             cuda = false;
+        else if (!strcmp(argv[i], "--exact"))
+            cuda = false, exact = true;
         else if (!strcmp(argv[i], "--small"))
             small = true;
         else if (!strcmp(argv[i], "--oracle") && i + 2 < argc) {
             checkpoint = argv[++i];
             values = argv[++i];
         } else if (strcmp(argv[i], "--time") != 0) {
-            fprintf(stderr, "usage: test_step [--small | --time] [--cpu] [--oracle CHECKPOINT "
-                            "VALUES]\n");
+            fprintf(stderr,
+                    "usage: test_step [--small | --time] [--cpu | --exact] [--oracle CHECKPOINT "
+                    "VALUES]\n");
             return 2;
         }
     }
