@@ -19,9 +19,9 @@ struct golden_config {
     bool cuda;          // the GPU's backend, else the CPU's
     enum numerics numerics;
     const char *recompute; // NULL: full
-    // Without values: fewer layers and tokens than the model's (0: its own), rank, samples of equal
-    // length. With values they are the file's.
-    int layers, vocab, rank, samples, length;
+    int layers, vocab;     // fewer layers and words than the model has; 0: its own
+    // Of the adapters; samples of equal length. With values they are the file's.
+    int rank, samples, length;
 };
 
 extern const struct golden_config golden_tiny; // tests/data's, on the CPU

@@ -9,7 +9,8 @@ manner of tests/data/golden: batch, labels, adapters, the routing that transform
 
     grad.*      loss and gradients by transformers and peft on the dequantised weights, all in fp32
     fp8.grad.*  the same with their products replaced: that routing, inputs and gradients of base products in e4m3
-                by 1 x 128, streams in bf16. What is left between these and ours is the order of sums.
+                by 1 x 128, streams in bf16 (fp8_numerics.py). What is left between these and ours is the order
+                of sums, and what rounding to e4m3 makes of it.
 
 NAME is one of SIZES below; the 4 layers of Qwen3-30B-A3B's widths are the default. Weights are random, with routers
 and a head scaled so that experts are chosen by a margin and the loss is that of a trained model (ENTROPY).
@@ -23,6 +24,18 @@ import time
 import numpy as np
 import torch
 import torch.nn.functional as F
+
+from fp8_numerics import (
+    BLOCK,
+    E4M3_MOST,
+    bf16,
+    e4m3_codes,
+    e4m3_round,
+    fp8_patch,
+    layers_of,
+    of_expert,
+    weight_of,
+)
 
 SIZES = {
     "layers": 4,
@@ -42,72 +55,8 @@ SIZES = {
 }
 ENTROPY = 4.5  # of the next token, nats
 ROUTER_DEVIATION = 2.5  # of router logits
-BLOCK = 128
-E4M3_MOST = 448.0
+BRANCH_GAIN = 0.1  # of what a layer adds to the residual stream, which trained layers change little
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def e4m3_round(x):
-    """To the nearest e4m3, ties to even; |x| at most 448."""
-    if hasattr(torch, "float8_e4m3fn"):
-        return x.to(torch.float8_e4m3fn).to(torch.float32)
-    _, exponent = torch.frexp(x)  # x = m 2^exponent, m in [1/2, 1)
-    step = torch.exp2((exponent.clamp(min=-5) - 4).to(torch.float32))
-    return torch.round(x / step) * step
-
-
-def e4m3_codes(x):
-    """Bytes of values that e4m3 holds."""
-    if hasattr(torch, "float8_e4m3fn"):
-        return x.to(torch.float8_e4m3fn).view(torch.uint8).cpu().numpy()
-    codes = np.arange(127)
-    e, m = codes >> 3, codes & 7
-    table = np.where(e == 0, m * 2.0**-9, (8 + m) * 2.0 ** (e - 10.0))
-    x = x.cpu().numpy()
-    return (np.searchsorted(table, np.abs(x)) | (np.signbit(x) << 7)).astype(np.uint8)
-
-
-def quantise(x):
-    """e4m3 in blocks of 1 x 128 along the last dimension, as values."""
-    blocks = x.reshape(-1, BLOCK)
-    scale = blocks.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny * E4M3_MOST) / E4M3_MOST
-    return (e4m3_round((blocks * (1 / scale)).clamp(-E4M3_MOST, E4M3_MOST)) * scale).reshape(x.shape)
-
-
-def bf16(x):
-    """Rounded, and so is its gradient."""
-    return x.to(torch.bfloat16).to(torch.float32)
-
-
-class Quantised(torch.autograd.Function):
-    """Straight through."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return quantise(x)
-
-    @staticmethod
-    def backward(ctx, dy):
-        return dy
-
-
-class QuantisedGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, dy):
-        return quantise(dy.contiguous())
-
-
-def base(x, weight):
-    """x W^T of quantised rows, whose gradient is that of quantised rows."""
-    return QuantisedGradient.apply(F.linear(x, weight))
-
-
-def lora(x, a, b, scale):
-    return F.linear(bf16(F.linear(x, a)), b) * scale
 
 
 class Writer:
@@ -186,7 +135,7 @@ class Weights:
             parts = {
                 "gate_proj": projection(s["width"], s["hidden"], gain=1.3),
                 "up_proj": projection(s["width"], s["hidden"], gain=1.3),
-                "down_proj": projection(s["hidden"], s["width"]),
+                "down_proj": projection(s["hidden"], s["width"], gain=BRANCH_GAIN),
             }
             values = {part: self.matrix(f"{name}.{e}.{part}", w) for part, w in parts.items()}
             if fused:
@@ -211,7 +160,8 @@ class Weights:
             ("v_proj", kv, s["hidden"]),
             ("o_proj", s["hidden"], q),
         ):
-            values = self.matrix(f"{name}.self_attn.{part}", projection(rows, cols))
+            gain = BRANCH_GAIN if part == "o_proj" else 1.0
+            values = self.matrix(f"{name}.self_attn.{part}", projection(rows, cols, gain=gain))
             getattr(attention, part).weight.data.copy_(values)
         router = random(s["experts"], s["hidden"], deviation=ROUTER_DEVIATION * s["hidden"] ** -0.5)
         self.plain(f"{name}.mlp.gate.weight", layer.mlp.gate.weight, router)
@@ -324,20 +274,9 @@ class Adapter:
         writer.f32(f"{kind}.{self.name}.lora_B", torch.cat([b for _, b in grads]))
 
 
-def weight_of(module, half):
-    return getattr(module, "lora_" + half)["default"].weight
-
-
 def whole(module):
     a, b = weight_of(module, "A"), weight_of(module, "B")
     return a, b, lambda: (a.grad, b.grad)
-
-
-def of_expert(s, module, e):
-    """peft keeps A of all experts as [experts * rank, in] and B as [out, rank * experts]."""
-    a, b = weight_of(module, "A"), weight_of(module, "B")
-    rows = slice(e * s["rank"], (e + 1) * s["rank"])
-    return a[rows], b[:, e :: s["experts"]], lambda: (a.grad[rows], b.grad[:, e :: s["experts"]])
 
 
 def adapters_list(s, model):
@@ -382,18 +321,8 @@ def fused_check(s, model):
             return
 
 
-def bottom(module):
-    while hasattr(module, "base_layer"):
-        module = module.base_layer
-    return module
-
-
-def layers_of(model):
-    return model.get_base_model().model.layers
-
-
 def routing_watch(s, model):
-    """Hooks that note every router's choice."""
+    """Hooks that note every router's choice, and whether a layer returns a tuple."""
     routing, hooks = {}, []
 
     def note(l):
@@ -407,92 +336,25 @@ def routing_watch(s, model):
 
     for l, layer in enumerate(layers_of(model)):
         hooks.append(layer.mlp.gate.register_forward_hook(note(l)))
-    return routing, hooks
+    kinds = []
+    hooks.append(layers_of(model)[0].register_forward_hook(lambda m, x, y: kinds.append(isinstance(y, tuple))))
+    return routing, kinds, hooks
 
 
-def step(model, ids, labels):
+def step(model, ids, labels, writer, kind):
+    """Loss, gradients, and what goes into every layer and into the head."""
+    hooks, base_model = [], model.get_base_model()
     model.zero_grad(set_to_none=True)
+    for l, module in enumerate([*layers_of(model), base_model.lm_head]):
+        hooks.append(
+            module.register_forward_pre_hook(lambda m, x, l=l: writer.f32(f"{kind}.hidden.{l}", x[0]))
+        )
     logits = model(input_ids=ids).logits
+    for hook in hooks:
+        hook.remove()
     loss = F.cross_entropy(logits.float().reshape(-1, logits.shape[-1]), labels.reshape(-1))
     loss.backward()
     return loss.item()
-
-
-def linear_patch(s, module):
-    """Attention's: the base product reads quantised rows, LoRA's bf16."""
-    weight, a, b = bottom(module).weight, weight_of(module, "A"), weight_of(module, "B")
-    first = s["alpha"] / s["rank"]
-
-    def forward(x, *_, **__):
-        return bf16(base(Quantised.apply(x), weight) + lora(bf16(x), a, b, first))
-
-    module.forward = forward
-
-
-def experts_parts(s, experts):
-    """Of every expert (W, A, B) of gate_up and of down."""
-    found = bottom(experts)
-    if not hasattr(found, "gate_up_proj"):
-        parts = []
-        for expert in found:
-            gate, up, down = expert.gate_proj, expert.up_proj, expert.down_proj
-            pairs = [(bottom(m).weight, weight_of(m, "A"), weight_of(m, "B")) for m in (gate, up, down)]
-            parts.append((pairs[:2], pairs[2:]))
-        return parts
-    modules, module = {}, experts
-    while hasattr(module, "base_layer"):
-        modules[module.parameter_name] = module
-        module = module.base_layer
-    return [
-        tuple(
-            [(getattr(found, name)[e], *of_expert(s, modules[name], e)[:2])] for name in ("gate_up_proj", "down_proj")
-        )
-        for e in range(s["experts"])
-    ]
-
-
-def block_patch(s, block, indices):
-    parts, scale = experts_parts(s, block.experts), s["alpha"] / s["rank"]
-    fused = hasattr(bottom(block.experts), "gate_up_proj")
-
-    def forward(x, *_, **__):
-        rows = x.reshape(-1, s["hidden"])
-        logits = F.linear(bf16(rows), block.gate.weight)
-        weights = logits.softmax(-1).gather(1, indices)
-        weights = weights / weights.sum(-1, keepdim=True)
-        quantised = Quantised.apply(rows)
-        out = torch.zeros_like(rows)
-        for e, (gate_up, down) in enumerate(parts):
-            token, k = torch.where(indices == e)
-            if token.numel() == 0:
-                continue
-            mine = quantised[token]
-            # gate and up have rows of their own in blocks, so they may be multiplied apart.
-            both = [bf16(base(mine, w) + lora(mine, a, b, scale)) for w, a, b in gate_up]
-            gate, up = both if len(both) == 2 else both[0].chunk(2, -1)
-            act = F.silu(gate) * up
-            w, a, b = down[0]
-            y = F.linear(Quantised.apply(act), w) + lora(bf16(act), a, b, scale)
-            out = out.index_add(0, token, bf16(y) * weights[token, k, None])
-        # The gradient is quantised once a token, before it goes to the experts.
-        out = QuantisedGradient.apply(bf16(out)).reshape(x.shape)
-        return out if fused else (out, logits)
-
-    block.forward = forward
-
-
-def fp8_patch(s, model, routing):
-    for l, layer in enumerate(layers_of(model)):
-        for part in ("q_proj", "k_proj", "v_proj"):
-            linear_patch(s, getattr(layer.self_attn, part))
-        linear_patch(s, layer.self_attn.o_proj)
-        layer.self_attn.o_proj.register_forward_pre_hook(lambda m, x: (bf16(x[0]), *x[1:]))
-        block_patch(s, layer.mlp, routing[l])
-        layer.register_forward_hook(
-            lambda m, x, y: (bf16(y[0]), *y[1:]) if isinstance(y, tuple) else bf16(y),
-        )
-    head = model.get_base_model().lm_head
-    head.register_forward_pre_hook(lambda m, x: (bf16(x[0]),))
 
 
 def main():
@@ -541,8 +403,8 @@ def main():
     values.i32("input_ids", ids)
     values.i32("labels", labels)
     values.f32("lora.alpha", float(s["alpha"]))
-    routing, hooks = routing_watch(s, model)
-    loss = step(model, ids, labels)
+    routing, kinds, hooks = routing_watch(s, model)
+    loss = step(model, ids, labels, values, "grad")
     for hook in hooks:
         hook.remove()
     values.f32("lora.loss", loss)
@@ -553,8 +415,8 @@ def main():
         adapter.gradients(values, "grad")
     tell(f"fp32: loss {loss:.5f}")
 
-    fp8_patch(s, model, routing)
-    loss = step(model, ids, labels)
+    fp8_patch(s, model, routing, kinds[0])
+    loss = step(model, ids, labels, values, "fp8.grad")
     values.f32("fp8.grad.loss", loss)
     for adapter in adapters:
         adapter.gradients(values, "fp8.grad")

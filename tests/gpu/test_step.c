@@ -2,8 +2,7 @@
 // Whole training steps on the GPU: beside transformers' values, beside the CPU's numbers with the
 // same quantisation, beside themselves, and their memory beside the plan.
 //   test_step [--small | --time] [--cpu]                    --cpu: the CPU in the GPU's place
-//   test_step [--cpu | --exact] --oracle CHECKPOINT VALUES  a folder and a file of
-//   tests/gpu/oracle.py
+//   test_step [--cpu | --exact] --oracle CHECKPOINT VALUES  of tests/gpu/oracle.py
 // From the repository's root.
 #include "golden/golden.h"
 
@@ -16,8 +15,9 @@
 #include <string.h>
 #include <time.h>
 
-#define QWEN3_30B "synth://" FL_SOURCE_DIR "/tests/data/configs/qwen3-30b-a3b.json?seed=1"
-#define STEPS     4
+#define QWEN3_30B    "synth://" FL_SOURCE_DIR "/tests/data/configs/qwen3-30b-a3b.json?seed=1"
+#define STEPS        4
+#define SHARP_LAYERS 1 // for which the sharp limits hold whatever the order of right sums
 
 static bool cuda = true, small, exact;
 static int passed, failed, skipped;
@@ -99,14 +99,26 @@ static void golden_file(void)
     likeness_report(name, &x.replayed, broken);
 }
 
-// The same step by the CPU, whose routing is replayed.
-static void sharp(const char *name, const struct golden_config *config)
+static void floor_print(const struct golden_likeness *floor)
+{
+    printf(
+        "# by itself the CPU's step moves so far: loss %.5f; cosine %.5f, norm %.4f; worst adapter "
+        "%.5f, %.4f\n",
+        floor->loss, floor->cosine, floor->norm_ratio, floor->adapter_cosine,
+        floor->adapter_norm_ratio);
+}
+
+// The same step by the CPU, whose routing is replayed. deep: more layers than the sharp limits hold
+// for, so the CPU's floor is measured too.
+static void sharp(const char *name, const struct golden_config *config, bool deep)
 {
     struct golden_config cpu = *config;
     struct golden reference, g;
-    struct golden_likeness x;
+    struct golden_likeness x, floor;
     char broken[256], text[96];
-    double start = now_s();
+    double start = now_s(), loss;
+    int32_t *routing;
+    size_t slots;
     real *theirs;
 
     cpu.cuda = false;
@@ -119,14 +131,23 @@ static void sharp(const char *name, const struct golden_config *config)
     theirs = memory_zeroed(g.count, sizeof *theirs);
     golden_train(&reference, NULL);
     golden_download(&reference, reference.adapters->grads, theirs);
-    golden_compare(&g, reference.routing, golden_mean_loss(&reference), theirs, &x);
-    golden_sharp_judge(&x, broken);
+    loss = golden_mean_loss(&reference);
+    slots = (size_t)g.model.layers * (size_t)g.batch.tokens * (size_t)g.model.top_k;
+    routing = memory_zeroed(slots, sizeof *routing);
+    memcpy(routing, reference.routing, slots * sizeof *routing);
+    golden_compare(&g, routing, loss, theirs, &x);
+    if (deep) {
+        golden_floor(&reference, routing, loss, theirs, &floor);
+        floor_print(&floor);
+    }
+    golden_sharp_judge(&x, deep ? &floor : NULL, broken);
     snprintf(text, sizeof text, "the CPU's fp8 step, %s", name);
     likeness_report(text, &x, broken);
     printf("# loss %.4f, %d tokens, %.1f s\n", golden_mean_loss(&g), g.batch.tokens,
            now_s() - start);
     golden_step(&g);
     memory_check(&g, name);
+    free(routing);
     free(theirs);
     golden_close(&g);
     golden_close(&reference);
@@ -235,9 +256,32 @@ static void repeated(const char *name, struct golden_config config)
     left_clear(&first);
 }
 
+// Where the two part: relative distances of what goes into every layer and into the head.
+static void hidden_print(struct golden *g, const char *kind)
+{
+    size_t count = (size_t)g->batch.tokens * (size_t)g->model.hidden, found;
+    char name[64];
+
+    printf("# hidden states, %s:", kind);
+    for (int i = 0; i <= g->model.layers; i++) {
+        const real *ours = g->hidden + (size_t)i * count;
+        double difference = 0, norm = 0;
+        float *theirs;
+        snprintf(name, sizeof name, "%s.hidden.%d", kind, i);
+        theirs = golden_tensor(g, name, &found);
+        for (size_t j = 0; j < count && found == count; j++) {
+            difference += pow((double)ours[j] - (double)theirs[j], 2);
+            norm += pow((double)theirs[j], 2);
+        }
+        printf(" %.1e", sqrt(difference / norm));
+        free(theirs);
+    }
+    printf("\n");
+}
+
 // One kind of gradient of the oracle's file.
 static void oracle_kind(struct golden *g, const char *kind, const int32_t *routing,
-                        char *(*judge)(const struct golden_likeness *x, char text[256]))
+                        bool same_numerics, const struct golden_likeness *floor)
 {
     real *theirs = memory_zeroed(g->count, sizeof *theirs);
     struct golden_likeness x;
@@ -249,7 +293,10 @@ static void oracle_kind(struct golden *g, const char *kind, const int32_t *routi
     snprintf(name, sizeof name, "oracle, %s",
              !strcmp(kind, "fp8.grad") ? "transformers with the same quantisation"
                                        : "transformers in fp32");
-    likeness_report(name, &x, judge(&x, broken));
+    likeness_report(name, &x,
+                    same_numerics ? golden_sharp_judge(&x, floor, broken)
+                                  : golden_likeness_judge(&x, broken));
+    hidden_print(g, kind);
     free(theirs);
 }
 
@@ -271,23 +318,46 @@ static int32_t *routing_read(struct golden *g)
     return routing;
 }
 
+// Where the model is deep, how far the CPU's step moves by itself.
+static void oracle_floor(const struct golden_config *config, const int32_t *routing,
+                         struct golden_likeness *floor)
+{
+    struct golden_config cpu = *config;
+    struct golden g;
+    real *gradients;
+
+    cpu.cuda = false;
+    golden_open(&g, &cpu);
+    golden_adapters(&g);
+    gradients = memory_zeroed(g.count, sizeof *gradients);
+    golden_train(&g, routing);
+    golden_download(&g, g.adapters->grads, gradients);
+    golden_floor(&g, routing, golden_mean_loss(&g), gradients, floor);
+    floor_print(floor);
+    free(gradients);
+    golden_close(&g);
+}
+
 static void oracle(const char *checkpoint, const char *values)
 {
     struct golden_config config = {.model = checkpoint,
                                    .values = values,
                                    .cuda = cuda,
                                    .numerics = exact ? NUMERICS_EXACT : NUMERICS_FP8};
+    struct golden_likeness floor;
     struct golden g;
     int32_t *routing;
+    bool deep;
 
     golden_open(&g, &config);
     golden_adapters(&g);
     routing = routing_read(&g);
-    if (exact) {
-        oracle_kind(&g, "grad", routing, golden_sharp_judge);
-    } else {
-        oracle_kind(&g, "grad", routing, golden_likeness_judge);
-        oracle_kind(&g, "fp8.grad", routing, golden_sharp_judge);
+    deep = g.model.layers > SHARP_LAYERS;
+    oracle_kind(&g, "grad", routing, exact, NULL);
+    if (!exact) {
+        if (deep)
+            oracle_floor(&config, routing, &floor);
+        oracle_kind(&g, "fp8.grad", routing, true, deep ? &floor : NULL);
     }
     printf("# loss %.4f\n", golden_mean_loss(&g));
     golden_step(&g);
@@ -303,10 +373,15 @@ static void all(void)
 
     tiny.cuda = cuda;
     golden_file();
-    sharp("the golden file's job", &tiny);
+    tiny.layers = 1;
+    sharp("the first layer of the golden file's job", &tiny, false);
+    tiny.layers = 2;
+    sharp("its first two", &tiny, true);
+    tiny.layers = 0;
+    sharp("the golden file's job", &tiny, true);
     repeated("the golden file's job", tiny);
     if (!small || !cuda)
-        sharp("layers of 30B", &synth);
+        sharp("layers of 30B", &synth, true);
     if (!small)
         repeated("layers of 30B", synth);
 }
