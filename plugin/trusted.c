@@ -26,7 +26,7 @@ static bool name_next(struct name *name)
     name->at += name->length;
     name->at += strspn(name->at, "/");
     name->length = strcspn(name->at, "/");
-    name->last = !name->at[name->length + strspn(name->at + name->length, "/")];
+    name->last = name->length && !name->at[name->length + strspn(name->at + name->length, "/")];
     return name->length > 0;
 }
 
