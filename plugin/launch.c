@@ -12,7 +12,6 @@
 #include <fcntl.h>
 #include <slurm/slurm.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -94,10 +93,10 @@ static int rules_apply(struct launch *launch, struct fl_error *e)
 
 static struct launch *launch_new(spank_t spank, const struct stamp *stamp, bool governed)
 {
-    struct launch *launch = calloc(1, sizeof *launch);
+    static struct launch the_step; // a slurmstepd has one, and no lack of memory lets it go unheld
+    struct launch *launch = &the_step;
 
-    if (!launch)
-        return NULL;
+    *launch = (struct launch){0};
     launch->stamp = *stamp;
     launch->governed = governed;
     launch->stepd = getpid();
@@ -106,8 +105,8 @@ static struct launch *launch_new(spank_t spank, const struct stamp *stamp, bool 
     return launch;
 }
 
-// 1: the policy has the step watched; 0: it does not, or lets it go on without; a negative code: the
-// step may not run.
+// 1: the policy has the step watched; 0: it does not, or lets it go on without; a negative code:
+// the step may not run.
 static int governed_begin(spank_t spank, struct launch *launch, int argc, char **argv,
                           struct fl_error *e)
 {
@@ -151,8 +150,6 @@ static struct launch *governed_create(spank_t spank, int argc, char **argv)
         spank_get_item(spank, S_JOB_STEPID, &stamp.step))
         return NULL;
     launch = launch_new(spank, &stamp, true);
-    if (!launch)
-        return NULL;
     code = governed_begin(spank, launch, argc, argv, &e);
     if (e.code)
         slurm_error("fp8-lora: %s", e.text);
@@ -192,7 +189,7 @@ struct launch *launch_create(spank_t spank, int argc, char **argv)
     if (!step_is_ours(spank, &stamp))
         return governed_create(spank, argc, argv);
     launch = launch_new(spank, &stamp, false);
-    if (!launch || tasks_read(spank, launch, &launch->error) ||
+    if (tasks_read(spank, launch, &launch->error) ||
         settings_parse(argc, argv, &launch->settings, &launch->error) ||
         settings_trusted(launch->settings.core, &launch->error) ||
         rules_load(&launch->settings, &launch->rules, &launch->error) ||
@@ -282,5 +279,4 @@ void launch_destroy(struct launch *launch)
         close(launch->kept_fd);
     if (launch->limits_fd >= 0)
         close(launch->limits_fd);
-    free(launch);
 }

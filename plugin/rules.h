@@ -10,7 +10,7 @@ struct rules {
     struct policy *policy; // NULL: none, and the decision is all zero
     struct policy_decision decision;
     struct fl_error unknown; // why the job is judged by the strictest of all; code 0: it is not
-    char node_only[256]; // in the client: the sections it left aside, in words; "": none
+    char node_only[256];     // in the client: the sections it left aside, in words; "": none
 };
 
 // Reads the policy that settings name, by trusted_open(). rules_clear() it, also after an error.

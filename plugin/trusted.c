@@ -52,9 +52,8 @@ int trusted_file(int fd, const char *path, struct fl_error *e)
     if (fstat(fd, &s))
         return error_set(e, -errno, "%s: %s", path, strerror(errno));
     if (!S_ISREG(s.st_mode))
-        return error_set(e, -EINVAL,
-                         "%s: not a file (a link to one does not do); correct plugstack.conf",
-                         path);
+        return error_set(
+            e, -EINVAL, "%s: not a file (a link to one does not do); correct plugstack.conf", path);
     if (s.st_uid || (s.st_mode & OTHERS))
         return error_set(e, -EPERM,
                          "%s: others than root may replace it; chown root and chmod go-w", path);

@@ -15,8 +15,8 @@
 
 // All zero: nothing is limited.
 struct limits {
-    struct policy_limit device, host, ranks; // bytes of a rank, bytes of a rank, ranks; 0: none
-    enum policy_action action;               // over one of these; refused roots always refuse
+    struct policy_limit device, host, ranks;     // bytes of a rank, bytes of a rank, ranks; 0: none
+    enum policy_action action;                   // over one of these; refused roots always refuse
     const struct policy_roots *models, *outputs; // lists, in each of which a path must be
     int model_lists, output_lists;
     void *memory; // of decoded limits; NULL: everything is borrowed

@@ -91,8 +91,9 @@ int limits_file_read(int fd, uid_t owner, struct limits *limits, struct fl_error
 
     *limits = (struct limits){0};
     if (fstat(fd, &s))
-        return errno == EBADF ? 1 : error_set(e, -errno, "limits: descriptor %d: %s", fd,
-                                              strerror(errno));
+        return errno == EBADF
+                   ? 1
+                   : error_set(e, -errno, "limits: descriptor %d: %s", fd, strerror(errno));
     seals = fcntl(fd, F_GET_SEALS);
     if (!S_ISREG(s.st_mode) || seals < 0 || (seals & SEALS) != SEALS || s.st_uid != owner)
         return error_set(e, -EPERM,

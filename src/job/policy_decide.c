@@ -81,7 +81,9 @@ void policy_unknown(const struct policy *policy, const struct policy_facts *fact
             if ((int)s->kind != kind || fact_of(facts, s->kind))
                 continue;
             used += (size_t)snprintf(text + used, size - used, "%s%s %s",
-                                     last == s->kind ? "," : used ? "; " : "",
+                                     last == s->kind ? ","
+                                     : used          ? "; "
+                                                     : "",
                                      last == s->kind ? "" : policy_kind_name(s->kind), s->name);
             last = s->kind;
         }

@@ -145,7 +145,7 @@ int allowed_check(const struct launch *launch, const struct spec *spec, const st
         return rc;
     rc = folder_check("models", source.folder, limits->models, limits->model_lists, e);
     source_clear(&source);
-    return rc < 0 ? rc
-                  : folder_check("output", spec->output_dir, limits->outputs, limits->output_lists,
-                                 e);
+    return rc < 0
+               ? rc
+               : folder_check("output", spec->output_dir, limits->outputs, limits->output_lists, e);
 }

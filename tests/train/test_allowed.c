@@ -80,9 +80,8 @@ static void lists_make(const char *text, struct list_store *store)
         for (const char *end = text + line; text < end; text += *text == ':') {
             size_t n = strcspn(text, ":\n");
             const char *tail = text + (*text == '@');
-            store->paths[store->count][list->count++] =
-                memory_format("%s%.*s", *text == '@' ? folder : "", (int)(n - (size_t)(tail - text)),
-                              tail);
+            store->paths[store->count][list->count++] = memory_format(
+                "%s%.*s", *text == '@' ? folder : "", (int)(n - (size_t)(tail - text)), tail);
             text += n;
         }
         store->count++;
@@ -176,9 +175,8 @@ static void memory(void **state)
     const struct spec spec = {
         .source = (char *)"job.yaml", .model = (char *)"/m", .output_dir = (char *)"/o"};
     const struct plan plan = {.host_bytes = 3ull << 30, .dry = true, .mapped_bytes = 5ull << 30};
-    struct launch launch = {.world = 4,
-                            .limits = {.host = {2ull << 30, "policy.yaml:3"},
-                                       .action = POLICY_REFUSE}};
+    struct launch launch = {
+        .world = 4, .limits = {.host = {2ull << 30, "policy.yaml:3"}, .action = POLICY_REFUSE}};
     static const char host[] = "job.yaml: the plan of 3.00 GiB of host memory a rank is above the "
                                "cap of 2.00 GiB (policy.yaml:3)",
                       ranks[] = "4 ranks are more than the 3 of max_ranks (policy.yaml:4): start "

@@ -262,9 +262,9 @@ static void forged(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(there_and_back), cmocka_unit_test(the_largest_policy),
+        cmocka_unit_test(there_and_back),  cmocka_unit_test(the_largest_policy),
         cmocka_unit_test(cut_and_changed), cmocka_unit_test(sealed),
-        cmocka_unit_test(other_files),    cmocka_unit_test(forged),
+        cmocka_unit_test(other_files),     cmocka_unit_test(forged),
     };
 
     return cmocka_run_group_tests_name("limits", tests, NULL, NULL);

@@ -437,8 +437,9 @@ static void governed_steps(void **state)
     static const char watched[] = "max_device_memory: 1GiB\nwatch_failure: end\n"
                                   "enforce: all-gpu-steps\n";
     assert_int_equal(pwrite(fd, watched, strlen(watched), 0), strlen(watched));
-    step_refused(NULL, 0, "device memory cannot be watched, and the policy ends such steps: "
-                          "/nonexistent/watch: No such file");
+    step_refused(NULL, 0,
+                 "device memory cannot be watched, and the policy ends such steps: "
+                 "/nonexistent/watch: No such file");
     spank = step_begin(NULL);
     spank.step = batch;
     no_step_of_ours(&spank, false);
