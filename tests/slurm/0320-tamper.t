@@ -185,6 +185,32 @@ is "$status" 0 "watch_failure: continue lets it run"
 like "$err" 'the cap on device memory is not in force: /nonexistent' "and says that it is not watched"
 all_idle
 
+# ---- a step without the option whose watch is killed as a whole, guardian included, ends with its first task
+policy 'max_device_memory: 1GiB' 'enforce: whole-job' 'watch_failure: end'
+watchers() {
+    local candidate
+    for candidate in $(processes_named fp8-lora-watch); do
+        [ "$(readlink "/proc/$candidate/exe")" != "$(realpath "${watch#watch=}")" ] || say "$candidate"
+    done
+}
+printf '#!/bin/bash\nfor ((i = 0; i < 600; i++)); do\n[ "$SLURM_PROCID" = 1 ] || [ ! -e %q ] || exit 0\nsleep 0.1\ndone\n' \
+    "$WORK/over" >"$WORK/uneven"
+chmod 755 "$WORK/uneven"
+as_user srun --nodes=1 --ntasks=2 "$WORK/uneven" >"$WORK/step.out" 2>"$WORK/step.err" </dev/null &
+client=$!
+both() { [ "$(watchers | wc -l)" -eq 2 ]; }
+ok "the watch and its guardian run" wait_until 30 both
+sleep 1
+# shellcheck disable=SC2046 # a list of pids
+kill -KILL $(watchers)
+touch "$WORK/over"
+ends 40 'the watch over the device memory died: its cap is not in force' "a step whose watch was killed as a whole"
+
+# ---- what slurmstepd holds open is not the step's: neither of one that is governed, nor of its programs
+policy 'max_device_memory: 1GiB' 'enforce: whole-job'
+run as_user srun "${one[@]}" find /proc/self/fd -lname '*fp8-lora*'
+is "$out" '' "a governed step inherits no file of the plugin's"
+
 # ---- slurmctld stops after the step was made: the strictest of the policy, said
 slurmctld=$(cat "$FL_CLUSTER/run/slurmctld.pid")
 trap 'kill -CONT "$slurmctld"; restore; diag "ended early, status $?; files in $WORK"' EXIT
