@@ -118,10 +118,10 @@ static int governed_begin(spank_t spank, struct launch *launch, int argc, char *
         return 0;
     if (!code)
         code = rules_load(&launch->settings, &launch->rules, e);
-    if (code) {
-        error_prefix(e, "without its policy this site runs no step");
-        return settings_need_policy(argc, argv) ? code : 0;
-    }
+    if (code)
+        return settings_need_policy(argc, argv)
+                   ? error_prefix(e, "without its policy this site runs no step")
+                   : 0;
     if (!rules_govern(&launch->rules))
         return 0;
     code = rules_apply(launch, e);
