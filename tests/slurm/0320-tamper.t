@@ -208,7 +208,8 @@ ends 40 'the watch over the device memory died: its cap is not in force' "a step
 
 # ---- what slurmstepd holds open is not the step's: neither of one that is governed, nor of its programs
 policy 'max_device_memory: 1GiB' 'enforce: whole-job'
-run as_user srun "${one[@]}" find /proc/self/fd -lname '*fp8-lora*'
+# find holds the folder open that it was started in, whose name may be anything.
+run as_user srun "${one[@]}" --chdir=/ find /proc/self/fd -lname '*fp8-lora*'
 is "$out" '' "a governed step inherits no file of the plugin's"
 
 # ---- slurmctld stops after the step was made: the strictest of the policy, said
