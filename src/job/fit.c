@@ -81,6 +81,7 @@ static bool choice_judge(const struct fit_request *r, struct fit_choice *c)
 {
     struct spec spec = fit_apply(r->spec, c);
     struct estimate estimate;
+    struct runnable_gap gap;
     struct plan plan;
     struct fl_error e;
     int node = c->world < r->fabric.node_gpus ? c->world : r->fabric.node_gpus;
@@ -97,7 +98,7 @@ static bool choice_judge(const struct fit_request *r, struct fit_choice *c)
         return false;
     estimate_make(&spec, r->model, &plan, r->gpu, &r->fabric, &estimate);
     c->step_s = estimate.step_s;
-    c->runs = runnable_check(&spec, &e) == 0;
+    c->runs = !runnable_gap(&spec, !plan.cpu, r->gpu, c->world, &gap);
     c->changes = changes_count(r->spec, r->world, c);
     return true;
 }

@@ -122,12 +122,22 @@ void plan_explain(FILE *out, const struct plan_view *v)
     }
 }
 
+// Whether some of the choices run and others do not.
+static bool mixed(const struct plan_view *v)
+{
+    for (int i = 1; i < v->choice_count; i++)
+        if (v->choices[i].runs != v->choices[0].runs)
+            return true;
+    return false;
+}
+
 void plan_print_fit(FILE *out, const struct plan_view *v)
 {
     char text[FIT_CHANGES], need[BYTES_TEXT], host[BYTES_TEXT], cap[BYTES_TEXT];
 
-    fprintf(out, "What fits %s of a rank's device, soonest first\n",
-            bytes_format(v->cap_bytes, cap));
+    fprintf(out, "What fits %s of a rank's device, %s\n", bytes_format(v->cap_bytes, cap),
+            mixed(v) ? "what this version runs before what it does not yet, soonest first of each"
+                     : "soonest first");
     if (v->choice_count == 0)
         fprintf(out, "  nothing: not with a lower rank nor with 64 times as many GPUs\n");
     for (int i = 0; i < v->choice_count; i++) {
