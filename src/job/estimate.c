@@ -11,15 +11,13 @@
 // left was set so that the sum meets whole steps of the trainer, measured on one H200: the 30B
 // model, EP 1, rank 16, all linear modules, 2 x 2048 tokens, take 244.7 ms with every layer
 // computed again, 211 ms with none, and 269 ms as the first with dropout 0.05. Those three steps do
-// not tell how the backward pass of adapters divides into products and rows: BF16_THIN_BACK has all
-// of it.
+// not tell what of the backward pass is the adapters': ADAPTERS_BACK has what nothing else has.
 #define FP8_GROUPED     0.50
 #define FP8_DENSE       0.52
 #define BF16_DENSE      0.72
 #define ATTENTION_THERE 0.58
 #define ATTENTION_BACK  0.42
 #define BF16_THIN       0.20
-#define BF16_THIN_BACK  0.016
 #define MEMORY_COPIED   0.885
 
 // How often a pass reads the frozen weights: the backward one reads, writes and reads them
@@ -31,6 +29,9 @@
 // the gradients of A and of the input.
 #define DROPOUT_THERE 2.0
 #define DROPOUT_BACK  5.0
+
+// How often the gradients of adapters read or write rows of their inputs and outputs.
+#define ADAPTERS_BACK 8.0
 
 // Bytes of a logit: written in fp32, read for the loss, its gradient written and read in bf16.
 #define LOGIT_BYTES 12.0
@@ -124,6 +125,19 @@ static double dropped_experts(const struct spec *spec, const struct shape *s)
     return s->layers * s->rows * 2 * (fc1 * s->hidden + fc2 * s->width);
 }
 
+// And of their inputs and outputs.
+static double adapted_bytes(const struct spec *spec, const struct shape *s)
+{
+    bool qkv = spec->lora_targets & (LORA_QKV | LORA_Q | LORA_K | LORA_V);
+    bool proj = spec->lora_targets & LORA_PROJ, fc1 = spec->lora_targets & LORA_FC1;
+    bool fc2 = spec->lora_targets & LORA_FC2;
+
+    return dropped_dense(spec, s) + dropped_experts(spec, s) +
+           s->layers * 2 *
+               (s->whole * (qkv * (s->q + 2 * s->kv) + proj * s->hidden) +
+                s->rows * (fc1 * 2 * s->width + fc2 * s->hidden));
+}
+
 static void computing(const struct spec *spec, const struct shape *s, const struct gpu *gpu,
                       struct estimate *e)
 {
@@ -152,7 +166,8 @@ static void computing(const struct spec *spec, const struct shape *s, const stru
     e->head_s = 2 * 2 * s->whole * s->hidden * s->vocab / s->tp / (gpu->bf16 * BF16_DENSE) +
                 s->whole * s->vocab / s->tp * LOGIT_BYTES / copied;
     e->adapters_s = thin * (1 + (again.attention + again.experts) / 2) / (gpu->bf16 * BF16_THIN) +
-                    thin * 2 / (gpu->bf16 * BF16_THIN_BACK);
+                    thin * 2 / (gpu->bf16 * BF16_THIN) +
+                    adapted_bytes(spec, s) * ADAPTERS_BACK / copied;
     e->traffic_s =
         (dense_bytes * (3 + again.attention) + expert_bytes * (3 + experts_again)) / copied;
     if (spec->lora_dropout > 0)

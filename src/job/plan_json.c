@@ -87,11 +87,11 @@ static json_t *choices_json(const struct plan_view *v)
     }
     for (int i = 0; i < v->choice_count; i++) {
         const struct fit_choice *c = &v->choices[i];
-        json_array_append_new(list,
-                              json_pack("{ss so so sf sb}", "change",
-                                        fit_changes(v->spec, v->plan->layout.world, c, text),
-                                        "device_bytes", whole(c->need), "host_bytes",
-                                        whole(c->host), "step_s", c->step_s, "runs", c->runs));
+        json_array_append_new(list, json_pack("{ss so so sf sb sb}", "change",
+                                              fit_changes(v->spec, v->plan->layout.world, c, text),
+                                              "device_bytes", whole(c->need), "host_bytes",
+                                              whole(c->host), "step_s", c->step_s, "runs", c->runs,
+                                              "written", c->written));
     }
     return list;
 }
