@@ -135,7 +135,7 @@ static int job_read(struct bench *b, struct fl_error *e)
     int rc = spec_load(b->options.words, b->options.job, &b->spec, e);
 
     if (rc == 0)
-        rc = runnable_check(b->spec, e);
+        rc = runnable_check(b->spec, 1, e);
     if (rc == 0 && b->spec->backend != BACKEND_CUDA)
         rc = error_set(e, -EINVAL, "backend: write cuda");
     if (rc == 0)

@@ -217,16 +217,19 @@ static int job_plan(int argc, char *const *argv, int tasks, const struct rules *
     bool capped = rules->decision.action != POLICY_WARN;
     struct spec *spec = NULL;
     struct model model;
-    int code;
+    int code, world = 0;
 
     code = spec_load(argc, argv, &spec, e);
+    if (!code) {
+        world = tasks ? tasks : smallest_world(spec);
+        code = runnable_check(spec, world, e);
+    }
     if (!code)
-        code = runnable_check(spec, e);
+        spec->backend = runnable_backend(spec); // what runs is planned
     if (!code)
         code = model_load(spec->model, &model, e);
     if (!code)
-        code = planned_make(spec, &model, tasks ? tasks : smallest_world(spec), 1,
-                            capped ? cap->value : 0, plan, e);
+        code = planned_make(spec, &model, world, 1, capped ? cap->value : 0, plan, e);
     if (!code)
         code = runnable_shapes(spec, &model, &plan->layout, e);
     if (code == -ENOSPC)

@@ -77,9 +77,9 @@ static int job_read(struct core *core, struct fl_error *e)
         return error_set(e, -EINVAL, "usage: fp8-lora-core job.yaml, or -- and flags");
     rc = spec_load(core->launch.word_count, core->launch.words, &core->spec, e);
     if (rc == 0)
-        rc = runnable_check(core->spec, e);
+        rc = runnable_check(core->spec, core->launch.world, e);
     if (rc == 0)
-        rc = backend_choose(core->spec, core->launch.world, e);
+        rc = backend_choose(core->spec, e);
     if (rc < 0)
         return rc;
     rc = model_load(core->spec->model, &core->model, e);

@@ -81,6 +81,7 @@ static bool choice_judge(const struct fit_request *r, struct fit_choice *c)
 {
     struct spec spec = fit_apply(r->spec, c);
     struct estimate estimate;
+    struct runnable_gap gap;
     struct plan plan;
     struct fl_error e;
     int node = c->world < r->fabric.node_gpus ? c->world : r->fabric.node_gpus;
@@ -97,16 +98,23 @@ static bool choice_judge(const struct fit_request *r, struct fit_choice *c)
         return false;
     estimate_make(&spec, r->model, &plan, r->gpu, &r->fabric, &estimate);
     c->step_s = estimate.step_s;
-    c->runs = runnable_check(&spec, &e) == 0;
+    c->written = runnable_network(&spec);
+    c->runs = !runnable_gap(&spec, !plan.cpu, r->gpu, c->world, &gap);
     c->changes = changes_count(r->spec, r->world, c);
     return true;
 }
 
-// Soonest first, those that run before all others.
+// How near this version is to running it.
+static int nearness(const struct fit_choice *c)
+{
+    return c->runs + c->written;
+}
+
+// The nearest to what runs, of these the soonest.
 static bool goes_before(const struct fit_choice *a, const struct fit_choice *b)
 {
-    if (a->runs != b->runs)
-        return a->runs;
+    if (nearness(a) != nearness(b))
+        return nearness(a) > nearness(b);
     if (a->step_s < b->step_s * (1 - SAME_TIME) || b->step_s < a->step_s * (1 - SAME_TIME))
         return a->step_s < b->step_s;
     return a->changes < b->changes;
@@ -115,7 +123,7 @@ static bool goes_before(const struct fit_choice *a, const struct fit_choice *b)
 // Whether b adds nothing to a: it is neither sooner nor fewer changes nor runs where a does not.
 static bool covers(const struct fit_choice *a, const struct fit_choice *b)
 {
-    return a->runs >= b->runs && a->step_s <= b->step_s * (1 + SAME_TIME) &&
+    return nearness(a) >= nearness(b) && a->step_s <= b->step_s * (1 + SAME_TIME) &&
            a->changes <= b->changes;
 }
 

@@ -26,6 +26,7 @@ struct fit_choice {
     enum recompute_part recompute_part;
     enum layer_inputs layer_inputs;
     bool shard_frozen, optimizer_offload;
+    bool written;        // the network is written for it, whether or not several GPUs run it
     bool runs;           // this version's trainer takes it
     uint64_t need, host; // of a rank
     double step_s;
@@ -33,7 +34,7 @@ struct fit_choice {
 };
 
 // The choices that fit, none of them worse than another in time, changes and in whether it runs:
-// soonest first, those that run before all others; *count at most FIT_CHOICES. Where nothing fits,
+// what runs, then what is written, then all else, soonest first of each; *count at most FIT_CHOICES. Where nothing fits,
 // with a lower rank, where that does not either, with more GPUs (up to 64 times as many); *count is
 // 0 where that does not help. Pure. The error is that of the job as it is, when no plan of it can
 // be made.

@@ -192,6 +192,7 @@ int plan_make_threads(const struct spec *spec, const struct model *model, int wo
     plan->trainable_params = params_trainable(spec, model, (int)tp, plan->layout.experts_local);
     plan->trainable_params_total = params_trainable(spec, model, 1, model->experts);
     plan->disk_bytes = plan->trainable_params_total * 4;
+    plan->states_bytes = plan_states_bytes(spec, plan->trainable_params_total);
     plan_resident(spec, plan, model, &s);
     plan_activations(spec, plan, model, &s, evaluates ? &evaluated : NULL);
     plan_scratch(spec, plan, &s, evaluates ? &evaluated : NULL, threads);

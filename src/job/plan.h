@@ -32,7 +32,8 @@ struct plan {
     struct plan_term host[PLAN_BESIDE], outside[PLAN_BESIDE];
     int host_count, outside_count;
     uint64_t host_bytes, outside_bytes;
-    uint64_t disk_bytes; // of the adapters that a save writes
+    // Of the whole job: the adapters that a save writes, and the moments to resume with.
+    uint64_t disk_bytes, states_bytes;
     enum recompute recompute; // what AUTO stands for, else the job's
     // Of a dry run (train/planned.h), which then also gave bytes and, at its peak, total_bytes.
     bool dry;
@@ -49,8 +50,8 @@ struct plan {
 // limits them: never in the evaluation of a job with validation data. backend cpu or numerics exact
 // gives the CPU backend's plan, all else the GPU's. The CPU backend's scratch is that of one
 // thread. cap_bytes 0: no cap; else a plan that is above it with the 4 MiB the arena may round up
-// is -ENOSPC with the largest categories in the message, and *plan is filled all the same. Refused:
-// tensor_parallel above 1, which this build cannot run.
+// is -ENOSPC with the largest categories in the message, and *plan is filled all the same. What
+// this version cannot run is planned too: job/runnable.h tells.
 int plan_make(const struct spec *spec, const struct model *model, int world, uint64_t cap_bytes,
               struct plan *plan, struct fl_error *e);
 

@@ -18,12 +18,13 @@
 #include <string.h>
 
 #define RANKS_MOST     65536
+#define THREADS_MOST   4096
 #define NODE_GPUS_MOST 1024
-#define GPU_PRESET     "H100"
 #define JOB_LIMIT      (1u << 20) // bytes
 
 struct request {
-    int ranks; // 0: what the job says
+    int ranks;   // 0: what the job says
+    int threads; // of a rank of the CPU backend
     uint64_t cap_bytes, host_bytes;
     bool json, explain, fit;
     const struct gpu *gpu;
@@ -45,14 +46,17 @@ static void usage(FILE *out)
         "  --fit               what fits a cap, soonest first; with --output the changed job.yaml\n"
         "  --gpu-memory SIZE   cap of a rank's device; fail when it needs more (--cap; with --fit "
         "the\n"
-        "                      GPU's own memory if not given)\n"
+        "                      GPU's own memory less what its driver keeps if not given)\n"
         "  --host-memory SIZE  memory of a node that --fit may use\n"
         "  --output FILE       of --fit, the job with the first choice taken\n"
         "  --ranks N           ranks of the job (default: NPROC_PER_NODE before sft, else\n"
         "                      expert_model_parallel_size)\n"
-        "  --gpu NAME          H200, H100 (default), H100-PCIe, H100-NVL, H800, H20\n"
+        "  --threads N         of a rank on CPUs, each with scratch of its own (default: 1)\n"
+        "  --gpu NAME          H200, H100 (default), H100-PCIe, H100-NVL, H800, H20, A100,\n"
+        "                      A100-PCIe, A100-40GB, L40S, B200\n"
         "  --node-gpus N       GPUs of a node (default: 8)\n"
-        "  --network SPEED     of a GPU to other nodes, bytes a second (default: 50GB)\n"
+        "  --network SPEED     of a GPU to other nodes: InfiniBand-HDR, -NDR (default), -XDR,\n"
+        "                      RoCE-200, -400, Ethernet-25, -100, or bytes a second as 50GB\n"
         "  --samples N         of the dataset: iterations and the run's time\n"
         "  --iterations N      likewise\n"
         "  --json              print JSON\n"
@@ -84,6 +88,7 @@ static int size_read(const char *name, const char *text, uint64_t *out, struct f
 
 enum {
     RANKS = 1,
+    THREADS,
     CAP,
     HOST,
     JSON,
@@ -100,7 +105,6 @@ enum {
 
 static int option_take(int option, struct request *r, struct fl_error *e)
 {
-    uint64_t bytes = 0;
     int64_t n = 0;
     int rc = 0;
 
@@ -108,6 +112,10 @@ static int option_take(int option, struct request *r, struct fl_error *e)
     case RANKS:
         rc = whole_read("--ranks", optarg, RANKS_MOST, &n, e);
         r->ranks = (int)n;
+        break;
+    case THREADS:
+        rc = whole_read("--threads", optarg, THREADS_MOST, &n, e);
+        r->threads = (int)n;
         break;
     case CAP:
         rc = size_read("--gpu-memory", optarg, &r->cap_bytes, e);
@@ -123,8 +131,9 @@ static int option_take(int option, struct request *r, struct fl_error *e)
         r->fabric.node_gpus = (int)n;
         break;
     case NETWORK:
-        rc = size_read("--network", optarg, &bytes, e);
-        r->fabric.network = (double)bytes;
+        rc = network_find(optarg, &r->fabric, e);
+        if (rc < 0)
+            error_prefix(e, "--network");
         break;
     case SAMPLES:
         rc = whole_read("--samples", optarg, INT64_MAX / 1000000, &r->samples, e);
@@ -152,6 +161,7 @@ static int options_read(int argc, char **argv, struct request *request, struct f
 {
     static const struct option options[] = {
         {"ranks", required_argument, NULL, RANKS},
+        {"threads", required_argument, NULL, THREADS},
         {"cap", required_argument, NULL, CAP},
         {"gpu-memory", required_argument, NULL, CAP},
         {"host-memory", required_argument, NULL, HOST},
@@ -213,6 +223,9 @@ static void view_fill(const struct request *r, struct plan_view *v)
     v->host_cap_bytes = r->host_bytes;
     v->fabric = r->fabric;
     v->choice_count = -1;
+    v->threads = r->threads;
+    if (!runnable_gap(spec, !v->plan->cpu, r->gpu, v->plan->layout.world, &v->gap))
+        v->gap = (struct runnable_gap){0};
     v->iterations = r->iterations       ? r->iterations
                     : spec->train_iters ? spec->train_iters
                                         : r->samples / spec->global_batch_size * spec->epochs;
@@ -293,7 +306,7 @@ static void answer_print(const struct request *r, const struct plan_view *v)
 
 int plan_command(int argc, char **argv)
 {
-    struct request request = {.fabric = FABRIC_PRESET};
+    struct request request = {.threads = 1, .fabric = FABRIC_PRESET};
     struct spec *spec = NULL;
     struct model model;
     struct plan plan;
@@ -310,11 +323,12 @@ int plan_command(int argc, char **argv)
         goto out;
     status = 1;
     if (request.fit && !request.cap_bytes)
-        request.cap_bytes = request.gpu->memory_bytes;
+        request.cap_bytes = gpu_visible_bytes(request.gpu);
     if (spec_load(argc - optind, argv + optind, &spec, &e) || model_load(spec->model, &model, &e) ||
         index_read(spec->model, &view.index, &e))
         goto out;
-    rc = planned_make(spec, &model, ranks_of(&request, spec), 1, request.cap_bytes, &plan, &e);
+    rc = planned_make(spec, &model, ranks_of(&request, spec), request.threads, request.cap_bytes,
+                      &plan, &e);
     if (rc && rc != -ENOSPC)
         goto out;
     view.spec = spec;

@@ -122,12 +122,23 @@ void plan_explain(FILE *out, const struct plan_view *v)
     }
 }
 
+// Whether this version is nearer to running some choices than others.
+static bool mixed(const struct plan_view *v)
+{
+    for (int i = 1; i < v->choice_count; i++)
+        if (v->choices[i].runs != v->choices[0].runs ||
+            v->choices[i].written != v->choices[0].written)
+            return true;
+    return false;
+}
+
 void plan_print_fit(FILE *out, const struct plan_view *v)
 {
     char text[FIT_CHANGES], need[BYTES_TEXT], host[BYTES_TEXT], cap[BYTES_TEXT];
 
-    fprintf(out, "What fits %s of a rank's device, soonest first\n",
-            bytes_format(v->cap_bytes, cap));
+    fprintf(out, "What fits %s of a rank's device, %s\n", bytes_format(v->cap_bytes, cap),
+            mixed(v) ? "nearest to what this version runs first, of these the soonest"
+                     : "soonest first");
     if (v->choice_count == 0)
         fprintf(out, "  nothing: not with a lower rank nor with 64 times as many GPUs\n");
     for (int i = 0; i < v->choice_count; i++) {
@@ -136,6 +147,8 @@ void plan_print_fit(FILE *out, const struct plan_view *v)
                 bytes_format(c->need, need), bytes_format(c->host, host),
                 c->changes ? "change " : "as it is",
                 c->changes ? fit_changes(v->spec, v->plan->layout.world, c, text) : "",
-                c->runs ? "" : " (planned, not run by this version yet)");
+                c->runs      ? ""
+                : c->written ? " (not on several GPUs in this version yet)"
+                             : " (planned, not run by this version yet)");
     }
 }

@@ -52,17 +52,27 @@ static json_t *beside_json(const struct plan_term *terms, int count)
 static json_t *estimate_json(const struct plan_view *v)
 {
     const struct estimate *e = &v->estimate;
+    json_t *seconds, *sent;
+    const char *link;
 
     if (!v->gpu)
         return json_null();
-    return json_pack("{ss sf sf s{sf sf sf sf sf sf sf sf sf sf sf} s{sf sf sf sf}}", "gpu",
-                     v->gpu->name, "step_s", e->step_s, "tokens", e->tokens, "seconds", "products",
-                     e->products_s, "attention", e->attention_s, "output_layer", e->head_s,
-                     "adapters", e->adapters_s, "traffic", e->traffic_s, "launches", e->launches_s,
-                     "exchange", e->exchange_s, "gradients", e->gradients_s, "gather", e->gather_s,
-                     "inputs", e->inputs_s, "optimizer", e->optimizer_s, "sent_bytes", "exchange",
-                     e->exchange_bytes, "gradients", e->gradient_bytes, "gather", e->gather_bytes,
-                     "host", e->host_bytes);
+    seconds = json_object();
+    sent = json_object();
+    for (size_t i = 0; i < ESTIMATE_TIMES; i++)
+        json_object_set_new(seconds, estimate_times[i].key,
+                            json_real(*estimate_time(e, &estimate_times[i])));
+    for (size_t i = 0; i < ESTIMATE_VOLUMES; i++)
+        json_object_set_new(sent, estimate_volumes[i].key,
+                            whole((uint64_t)*estimate_time(e, &estimate_volumes[i])));
+    gpu_link(v->gpu, &v->fabric, v->fabric.node_gpus, &link);
+    return json_pack(
+        "{ss si si sf sf so so s{ss sf ss sf si sf}}", "gpu", v->gpu->name, "gpu_total_mib",
+        (int)v->gpu->total_mib, "gpu_visible_mib", (int)v->gpu->visible_mib, "step_s", e->step_s,
+        "tokens", e->tokens, "seconds", seconds, "sent_bytes", sent, "fabric", "node", link,
+        "node_bytes_per_s", v->gpu->link, "network",
+        v->fabric.network_name ? v->fabric.network_name : "given", "network_bytes_per_s",
+        v->fabric.network, "node_gpus", v->fabric.node_gpus, "host_bytes_per_s", v->gpu->host_link);
 }
 
 // null where no fit was asked for.
@@ -77,11 +87,11 @@ static json_t *choices_json(const struct plan_view *v)
     }
     for (int i = 0; i < v->choice_count; i++) {
         const struct fit_choice *c = &v->choices[i];
-        json_array_append_new(list,
-                              json_pack("{ss so so sf sb}", "change",
-                                        fit_changes(v->spec, v->plan->layout.world, c, text),
-                                        "device_bytes", whole(c->need), "host_bytes",
-                                        whole(c->host), "step_s", c->step_s, "runs", c->runs));
+        json_array_append_new(list, json_pack("{ss so so sf sb sb}", "change",
+                                              fit_changes(v->spec, v->plan->layout.world, c, text),
+                                              "device_bytes", whole(c->need), "host_bytes",
+                                              whole(c->host), "step_s", c->step_s, "runs", c->runs,
+                                              "written", c->written));
     }
     return list;
 }
@@ -112,6 +122,10 @@ void plan_print_json(FILE *out, const struct plan_view *v)
     json_object_set_new(root, "needed_bytes", whole(plan_need(plan)));
     json_object_set_new(root, "host_bytes", whole(plan->host_bytes));
     json_object_set_new(root, "disk_bytes", whole(plan->disk_bytes));
+    json_object_set_new(root, "states_disk_bytes", whole(plan->states_bytes));
+    json_object_set_new(root, "threads", plan->cpu ? json_integer(v->threads) : json_null());
+    json_object_set_new(root, "runs", json_boolean(!v->gap.what));
+    json_object_set_new(root, "not_run", v->gap.what ? json_string(v->gap.what) : json_null());
     json_object_set_new(root, "checkpoint_bytes",
                         v->index.tensors ? whole(v->index.bytes) : json_null());
     json_object_set_new(root, "iterations",

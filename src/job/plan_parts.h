@@ -90,6 +90,8 @@ void plan_resident(const struct spec *spec, struct plan *plan, const struct mode
 // limits; NULL: none.
 void plan_activations(const struct spec *spec, struct plan *plan, const struct model *model,
                       const struct sizes *sizes, const struct sizes *evaluated);
+// Both moments of so many parameters.
+amount plan_states_bytes(const struct spec *spec, amount params);
 // Scratch of operations.
 void plan_scratch(const struct spec *spec, struct plan *plan, const struct sizes *sizes,
                   const struct sizes *evaluated, int threads);

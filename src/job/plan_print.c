@@ -50,6 +50,16 @@ static void layout_print(FILE *out, const struct plan_view *v)
     fprintf(out, "  %d ranks: TP %d, DP %d, EP %d, %d x every expert; %d of %d experts a rank\n",
             layout->world, layout->tp, layout->dp, layout->ep, layout->replicas,
             layout->experts_local, model->experts);
+    if (v->plan->cpu)
+        fprintf(out, "  on CPUs, %d thread%s a rank%s\n", v->threads, v->threads == 1 ? "" : "s",
+                v->threads == 1
+                    ? ": a rank takes as many as it has cores, each with scratch of its "
+                      "own; give --threads N to count them"
+                    : "");
+    else if (spec->backend == BACKEND_AUTO)
+        fprintf(out, "  on GPUs; without `backend: cuda` this version's trainer takes CPUs\n");
+    if (v->gap.what)
+        fprintf(out, "  not run by this version yet: %s: %s\n", v->gap.what, v->gap.instead);
     fprintf(out, "  an iteration is %d samples: %d micro-batch%s a rank of %d x %d tokens\n",
             spec->global_batch_size, layout->accumulation, layout->accumulation == 1 ? "" : "es",
             spec->micro_batch_size, spec->max_length);
@@ -103,7 +113,13 @@ static void bytes_print(FILE *out, const struct plan_view *v)
     beside_print(out, "outside the arena", plan->outside, plan->outside_count, plan->outside_bytes);
     fprintf(out, "  %-32s %12s\n", "needed on the device", bytes_format(plan_need(plan), text));
     if (v->cap_bytes)
-        fprintf(out, "  %-32s %12s\n", "cap", bytes_format(v->cap_bytes, text));
+        fprintf(out, "  %-32s %12s%s\n", "cap", bytes_format(v->cap_bytes, text),
+                v->cap_bytes < plan_need(plan) ? "  it does not fit" : "");
+    if (v->gpu)
+        fprintf(out, "  %-32s %12s  %s has %llu MiB, its driver keeps %llu\n", "there is",
+                bytes_format(gpu_visible_bytes(v->gpu), text), v->gpu->name,
+                (unsigned long long)v->gpu->total_mib,
+                (unsigned long long)(v->gpu->total_mib - v->gpu->visible_mib));
 }
 
 // Host memory and disk of the job.
@@ -130,8 +146,12 @@ static void host_print(FILE *out, const struct plan_view *v)
         fprintf(out, NAME "%12s  %zu tensors in %zu file%s\n", "checkpoint, of all ranks",
                 bytes_format(v->index.bytes, text), v->index.tensors, v->index.files,
                 v->index.files == 1 ? "" : "s");
-    fprintf(out, NAME "%12s  %llu fp32\n", "disk of the adapters",
+    fprintf(out, NAME "%12s  %llu fp32; while it saves, twice that\n", "disk of the adapters",
             bytes_format(plan->disk_bytes, text), (unsigned long long)plan->trainable_params_total);
+    fprintf(out,
+            NAME "%12s  two moments, fp32 main parameters are the adapters; not written by this "
+                 "version yet\n",
+            "disk of states to resume with", bytes_format(plan->states_bytes, text));
 }
 
 static void run_print(FILE *out, const struct plan_view *v)
@@ -148,18 +168,31 @@ static void run_print(FILE *out, const struct plan_view *v)
     fprintf(out, NAME "%12.6E\n", "learning rate at iteration 1", v->first_lr);
 }
 
-static void traffic_line(FILE *out, const char *name, double bytes, const char *what)
+static void volumes_print(FILE *out, const struct estimate *e)
 {
     char text[BYTES_TEXT];
+    bool any = false;
 
-    if (bytes > 0)
-        fprintf(out, NAME "%12s  %s\n", name, bytes_format((uint64_t)bytes, text), what);
+    fprintf(out, "Sent by a rank in an iteration\n");
+    for (size_t i = 0; i < ESTIMATE_VOLUMES; i++) {
+        double bytes = *estimate_time(e, &estimate_volumes[i]);
+        any |= bytes > 0;
+        if (bytes > 0)
+            fprintf(out, NAME "%12s  %s\n", estimate_volumes[i].name,
+                    bytes_format((uint64_t)bytes, text), estimate_volumes[i].what);
+    }
+    if (!any)
+        fprintf(out, NAME "%12s\n", "nothing", "0 B");
 }
 
-static void time_line(FILE *out, const char *name, double seconds, const char *what)
+static void times_print(FILE *out, const struct estimate *e)
 {
-    if (seconds > 0)
-        fprintf(out, NAME "%9.1f ms  %s\n", name, seconds * 1e3, what);
+    for (size_t i = 0; i < ESTIMATE_TIMES; i++) {
+        double seconds = *estimate_time(e, &estimate_times[i]);
+        if (seconds > 0)
+            fprintf(out, NAME "%9.1f ms  %s\n", estimate_times[i].name, seconds * 1e3,
+                    estimate_times[i].what);
+    }
 }
 
 static void duration_print(FILE *out, double seconds)
@@ -169,39 +202,39 @@ static void duration_print(FILE *out, double seconds)
     fprintf(out, NAME "%7ld h %02ld\n", "the whole run", minutes / 60, minutes % 60);
 }
 
+static void fabric_print(FILE *out, const struct plan_view *v)
+{
+    const struct fabric *f = &v->fabric;
+    const struct gpu *gpu = v->gpu;
+
+    fprintf(out, "  assumed: nodes of %d GPUs, %s between them at %.4g GB/s", f->node_gpus,
+            gpu->link_name, gpu->link * 1e-9);
+    if (gpu->link_gpus)
+        fprintf(out, " for %d, PCIe beyond", gpu->link_gpus);
+    fprintf(out, ", %s to other nodes at %.4g GB/s, PCIe to host memory at %.4g GB/s\n",
+            f->network_name ? f->network_name : "the network given", f->network * 1e-9,
+            gpu->host_link * 1e-9);
+    if (gpu->fp8 <= 0)
+        fprintf(out, "  %s has no FP8 products: frozen weights are counted at its bf16 peak\n",
+                gpu->name);
+}
+
 static void estimate_print(FILE *out, const struct plan_view *v)
 {
     const struct estimate *e = &v->estimate;
 
     if (!v->gpu)
         return;
-    fprintf(out, "Sent by a rank in an iteration\n");
-    traffic_line(out, "to the experts and back", e->exchange_bytes, "FP8 there, bf16 back");
-    traffic_line(out, "gradients", e->gradient_bytes, "fp32, ring");
-    traffic_line(out, "gathered weights", e->gather_bytes, "");
-    traffic_line(out, "to and from host memory", e->host_bytes, "");
-    if (e->exchange_bytes + e->gradient_bytes + e->gather_bytes + e->host_bytes == 0)
-        fprintf(out, NAME "%12s\n", "nothing", "0 B");
-    fprintf(out, "Time of an iteration on %s, an estimate\n", v->gpu->name);
-    time_line(out, "frozen products", e->products_s, "FP8, 60 % of the peak, grouped 58 %");
-    time_line(out, "attention", e->attention_s, "48 % of the bf16 peak, backward 36 %");
-    time_line(out, "output layer", e->head_s, "72 % of the bf16 peak");
-    time_line(out, "adapters", e->adapters_s, "20 % of the bf16 peak");
-    time_line(out, "norms, quantising, moving", e->traffic_s, "88 % of the memory's bandwidth");
-    time_line(out, "launches", e->launches_s, "0.2 ms a layer and micro-batch");
-    time_line(out, "exchange with experts", e->exchange_s, "nothing of it overlapped");
-    time_line(out, "gradients' reduction", e->gradients_s, "");
-    time_line(out, "gathering, beyond computing", e->gather_s, "");
-    time_line(out, "inputs' copies, likewise", e->inputs_s, "");
-    time_line(out, "optimizer", e->optimizer_s, "");
-    time_line(out, "iteration", e->step_s, "balanced routing, full micro-batches");
+    volumes_print(out, e);
+    fprintf(out, "Time of an iteration on %s, an estimate scaled from steps measured on an H200\n",
+            v->gpu->name);
+    times_print(out, e);
+    fprintf(out, NAME "%9.1f ms  %s\n", "iteration", e->step_s * 1e3,
+            "balanced routing, full micro-batches");
     fprintf(out, NAME "%12.0f\n", "tokens a second, at most", e->tokens / e->step_s);
     if (v->iterations)
         duration_print(out, e->step_s * (double)v->iterations);
-    fprintf(
-        out,
-        "  assumed: nodes of %d GPUs, %.0f GB/s to a GPU of the node, %.0f GB/s to other nodes\n",
-        v->fabric.node_gpus, v->gpu->link * 1e-9, v->fabric.network * 1e-9);
+    fabric_print(out, v);
 }
 
 void plan_print(FILE *out, const struct plan_view *v)

@@ -5,6 +5,7 @@
 
 #include "job/fit.h"
 #include "job/index.h"
+#include "job/runnable.h"
 
 #include <stdio.h>
 
@@ -13,6 +14,8 @@ struct plan_view {
     const struct spec *spec;
     const struct model *model;
     const struct plan *plan;
+    int threads;             // of a rank of the CPU backend
+    struct runnable_gap gap; // what: NULL if this version's trainer runs the job as planned
     uint64_t cap_bytes, host_cap_bytes; // 0: none
     struct index_size index;            // of the checkpoint, where it has one
     int64_t iterations;                 // of the run; 0: not known until the data are read

@@ -63,6 +63,11 @@ static amount moment_bytes(enum storage type, amount n)
     return aligned(n * bytes[type]) + (scaled ? aligned(blocks(n) * 4) : 0);
 }
 
+amount plan_states_bytes(const struct spec *spec, amount params)
+{
+    return moment_bytes(spec->exp_avg, params) + moment_bytes(spec->exp_avg_sq, params);
+}
+
 static const char *moment_name(enum storage type)
 {
     static const char *const names[] = {"fp32", "fp16 and scales", "bf16", "fp8 and scales"};

@@ -4,27 +4,68 @@
 
 #include <errno.h>
 
-int runnable_check(const struct spec *spec, struct fl_error *e)
+enum backend runnable_backend(const struct spec *spec)
+{
+    return spec->backend == BACKEND_CUDA ? BACKEND_CUDA : BACKEND_CPU;
+}
+
+// Of the network, on any backend.
+static bool network_gap(const struct spec *spec, struct runnable_gap *gap)
 {
     const struct {
         bool asked;
-        const char *key, *instead;
+        struct runnable_gap gap;
     } refused[] = {
-        {spec->tensor_parallel > 1, "tensor_model_parallel_size above 1",
-         "use 1 and more data-parallel ranks"},
+        {spec->tensor_parallel > 1,
+         {"tensor_model_parallel_size above 1", "use 1 and more data-parallel ranks"}},
         {spec->recompute == RECOMPUTE_SELECTIVE && spec->recompute_part == RECOMPUTE_ATTENTION,
-         "recompute_modules attention", "write experts, or recompute_granularity full"},
-        {spec->layer_inputs != LAYER_INPUTS_DEVICE, "layer_inputs other than device",
-         "write device"},
-        {spec->shard_frozen, "shard_frozen", "write false"},
-        {spec->optimizer_offload, "optimizer_offload", "write false"},
+         {"recompute_modules attention", "write experts, or recompute_granularity full"}},
+        {spec->layer_inputs != LAYER_INPUTS_DEVICE,
+         {"layer_inputs other than device", "write device"}},
+        {spec->shard_frozen, {"shard_frozen", "write false"}},
+        {spec->optimizer_offload, {"optimizer_offload", "write false"}},
     };
 
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (refused[i].asked)
-            return error_set(e, -ENOTSUP, "%s: this version's trainer cannot run %s: %s",
-                             spec->source, refused[i].key, refused[i].instead);
-    return 0;
+        if (refused[i].asked) {
+            *gap = refused[i].gap;
+            return true;
+        }
+    return false;
+}
+
+bool runnable_gap(const struct spec *spec, bool on_gpu, const struct gpu *gpu, int world,
+                  struct runnable_gap *gap)
+{
+    if (network_gap(spec, gap))
+        return true;
+    if (on_gpu && world > 1) { // the one line to lift when the CUDA backend runs more
+        *gap = (struct runnable_gap){"backend cuda on more than one rank",
+                                     "start one task, or write backend: cpu"};
+        return true;
+    }
+    if (on_gpu && gpu && !gpu->kernels) {
+        *gap = (struct runnable_gap){"backend cuda on this GPU", "its kernels are Hopper's"};
+        return true;
+    }
+    return false;
+}
+
+int runnable_check(const struct spec *spec, int world, struct fl_error *e)
+{
+    struct runnable_gap gap;
+
+    if (!runnable_gap(spec, runnable_backend(spec) == BACKEND_CUDA, NULL, world, &gap))
+        return 0;
+    return error_set(e, -ENOTSUP, "%s: this version's trainer cannot run %s: %s", spec->source,
+                     gap.what, gap.instead);
+}
+
+bool runnable_network(const struct spec *spec)
+{
+    struct runnable_gap gap;
+
+    return !network_gap(spec, &gap);
 }
 
 int runnable_shapes(const struct spec *spec, const struct model *model, const struct layout *layout,

@@ -2,6 +2,8 @@
 // Which backend runs a job, and its start on this rank.
 #include "train/backend.h"
 
+#include "job/runnable.h"
+
 #include <errno.h>
 
 static int cuda_refuse(const struct spec *spec, const char *why, struct fl_error *e)
@@ -9,10 +11,9 @@ static int cuda_refuse(const struct spec *spec, const char *why, struct fl_error
     return error_set(e, -ENOTSUP, "%s: backend cuda: %s", spec->source, why);
 }
 
-int backend_choose(struct spec *spec, int ranks, struct fl_error *e)
+int backend_choose(struct spec *spec, struct fl_error *e)
 {
-    if (spec->backend == BACKEND_AUTO)
-        spec->backend = BACKEND_CPU;
+    spec->backend = runnable_backend(spec);
     if (spec->backend == BACKEND_CPU)
         return 0;
     if (ops_cuda_devices() == 0)
@@ -23,8 +24,6 @@ int backend_choose(struct spec *spec, int ranks, struct fl_error *e)
     if (spec->numerics == NUMERICS_EXACT)
         return cuda_refuse(
             spec, "numerics exact runs on the CPU: write backend: cpu or numerics: fp8", e);
-    if (ranks > 1)
-        return cuda_refuse(spec, "one rank only in this version: start one task", e);
     return 0;
 }
 

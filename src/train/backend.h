@@ -7,9 +7,9 @@
 #include "mem/arena.h"
 #include "ops/ops.h"
 
-// Settles BACKEND_AUTO, which is the CPU: the GPU is taken where the job asks for it by name.
-// Refuses backend cuda where it cannot be had: no device, exact numerics, or more than one rank.
-int backend_choose(struct spec *spec, int ranks, struct fl_error *e);
+// Settles BACKEND_AUTO as job/runnable.h says. Refuses backend cuda where it cannot be had: no
+// device, or exact numerics. What this version cannot run is job/runnable.h's to refuse.
+int backend_choose(struct spec *spec, struct fl_error *e);
 
 // Device (a number of the visible GPUs; the CPU backend has none), arena and operations. What was
 // made is the caller's, also when a later part fails.

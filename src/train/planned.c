@@ -12,8 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ADVISED_GPU "H100" // the times that order what fits
-
 static void plan_take(struct plan *plan, const struct dry_result *dry)
 {
     plan->dry = true;
@@ -44,11 +42,12 @@ static void advise(const struct spec *spec, const struct model *model, int world
 
     if (!e)
         return;
-    if (!plan->cpu && gpu_find(ADVISED_GPU, &request.gpu, &ignored) == 0)
+    if (!plan->cpu && gpu_find(GPU_PRESET, &request.gpu, &ignored) == 0)
         fit_search(&request, choices, &count, &ignored);
-    if (count && choices[0].runs)
-        snprintf(e->text + used, sizeof e->text - used, "; it fits with %s (%s)",
-                 fit_changes(spec, world, &choices[0], text), bytes_format(choices[0].need, need));
+    if (count)
+        snprintf(e->text + used, sizeof e->text - used, "; it fits with %s (%s%s)",
+                 fit_changes(spec, world, &choices[0], text), bytes_format(choices[0].need, need),
+                 choices[0].runs ? "" : ", not run by this version yet");
     else
         snprintf(e->text + used, sizeof e->text - used,
                  "; lower micro_batch_size, max_length or lora_rank, or raise "
@@ -59,12 +58,11 @@ static int plan_of(const struct spec *spec, const struct model *model, int world
                    uint64_t cap_bytes, struct plan *plan, struct fl_error *e)
 {
     int rc = plan_make_threads(spec, model, world, threads, 0, plan, e);
-    struct fl_error not_runnable;
     struct dry_result dry;
 
     if (rc < 0)
         return rc;
-    if (runnable_check(spec, &not_runnable) == 0) {
+    if (runnable_network(spec)) {
         const struct dry_job job = {
             .spec = spec,
             .model = model,
