@@ -168,6 +168,11 @@ void account_task_exit(spank_t spank, struct launch *launch)
     int status = 0, local_rank = 0;
     bool ended;
 
+    if (launch->governed) {
+        watch_check(launch);
+        launch->exited++;
+        return;
+    }
     if (!launch->kept || spank_get_item(spank, S_TASK_GLOBAL_ID, &rank) ||
         spank_get_item(spank, S_TASK_ID, &local_rank) ||
         spank_get_item(spank, S_TASK_EXIT_STATUS, &status))

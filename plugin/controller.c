@@ -146,16 +146,23 @@ int controller_end_step(uint32_t job, uint32_t step, struct fl_error *e)
     return 0;
 }
 
-// A name that holds what would end it in the answer is none.
-static void name_take(char to[CONTROLLER_NAME], const char *from)
+// A name that the answer has no room for, or that would end in it, must not pass for another.
+static int name_take(char to[CONTROLLER_NAME], const char *from, uint32_t job, struct fl_error *e)
 {
-    snprintf(to, CONTROLLER_NAME, "%s", from && !strpbrk(from, "\t\n") ? from : "");
+    if (from && (strlen(from) >= CONTROLLER_NAME || strpbrk(from, "\t\n")))
+        return error_set(e, -EINVAL,
+                         "job %u: a partition, account or QOS of more than %d bytes, or with a tab "
+                         "or newline in its name",
+                         job, CONTROLLER_NAME - 1);
+    snprintf(to, CONTROLLER_NAME, "%s", from ? from : "");
+    return 0;
 }
 
 int controller_job_get(uint32_t id, struct controller_job *out, struct fl_error *e)
 {
     job_info_msg_t *jobs = NULL;
     bool found = false;
+    int code = 0;
 
     if (slurm_load_job(&jobs, id, 0))
         return slurm_fail(e, "be loaded", id);
@@ -163,11 +170,15 @@ int controller_job_get(uint32_t id, struct controller_job *out, struct fl_error 
         const slurm_job_info_t *job = &jobs->job_array[i];
         if (job->job_id != id)
             continue;
-        name_take(out->partition, job->partition);
-        name_take(out->account, job->account);
-        name_take(out->qos, job->qos);
+        code = name_take(out->partition, job->partition, id, e);
+        if (!code)
+            code = name_take(out->account, job->account, id, e);
+        if (!code)
+            code = name_take(out->qos, job->qos, id, e);
         found = true;
     }
     slurm_free_job_info_msg(jobs);
+    if (code)
+        return code;
     return found ? 0 : error_set(e, -ENOENT, "job %u: slurmctld does not know it", id);
 }

@@ -12,8 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TEXT_MAX  4096
-#define ROOTS_MAX 65536
+#define TEXT_MAX 4096
 
 static const char *text_get(spank_t spank, const char *name, char *text, int size)
 {
@@ -149,53 +148,6 @@ static void threads_set(spank_t spank, const struct environment *environment)
         spank_setenv(spank, "OMPI_MCA_mpi_yield_when_idle", "1", 0);
 }
 
-// Lists of folders, one a line, of folders with a colon between.
-static int roots_set(spank_t spank, const char *name, const struct policy_roots *lists, int count)
-{
-    char text[ROOTS_MAX] = "";
-    size_t used = 0;
-
-    if (!count) {
-        spank_unsetenv(spank, name);
-        return 0;
-    }
-    for (int i = 0; i < count; i++)
-        for (size_t k = 0; k < lists[i].count && used < sizeof text; k++)
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s",
-                                     k   ? ":"
-                                     : i ? "\n"
-                                         : "",
-                                     lists[i].paths[k]);
-    return used >= sizeof text || spank_setenv(spank, name, text, 1);
-}
-
-// What the policy says in place of what the user's environment may say; of the user's own cap the
-// smaller counts.
-static int limits_set(spank_t spank, const struct policy_decision *decision)
-{
-    const struct policy_limit *device = &decision->device_memory, *host = &decision->host_memory;
-    char text[64], *end;
-    unsigned long long wish;
-
-    if (roots_set(spank, "FP8_LORA_MODEL_ROOTS", decision->model_roots,
-                  decision->model_root_count) ||
-        roots_set(spank, "FP8_LORA_OUTPUT_ROOTS", decision->output_roots,
-                  decision->output_root_count))
-        return -1;
-    spank_unsetenv(spank, "FP8_LORA_HOST_CAP");
-    if (host->value && (number_set(spank, "FP8_LORA_HOST_CAP", (int64_t)host->value) ||
-                        spank_setenv(spank, "FP8_LORA_HOST_CAP_SOURCE", host->source, 1)))
-        return -1;
-    spank_unsetenv(spank, "FP8_LORA_CAP_SOURCE");
-    if (!device->value || decision->action == POLICY_WARN)
-        return 0;
-    wish = text_get(spank, "FP8_LORA_CAP", text, sizeof text) ? strtoull(text, &end, 10) : 0;
-    if (wish && wish <= device->value && end > text && !*end)
-        return 0;
-    return number_set(spank, "FP8_LORA_CAP", (int64_t)device->value) ||
-           spank_setenv(spank, "FP8_LORA_CAP_SOURCE", device->source, 1);
-}
-
 int environment_write(spank_t spank, const struct launch *launch,
                       const struct environment *environment, struct fl_error *e)
 {
@@ -204,8 +156,7 @@ int environment_write(spank_t spank, const struct launch *launch,
         number_set(spank, "FP8_LORA_LOCAL_RANK", environment->local_rank) ||
         number_set(spank, "FP8_LORA_EP", launch->stamp.ep) ||
         number_set(spank, "FP8_LORA_DP", launch->stamp.dp) ||
-        spank_setenv(spank, "CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1) ||
-        limits_set(spank, &launch->rules.decision))
+        spank_setenv(spank, "CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1))
         return error_set(e, -ENOMEM, "cannot set the task's environment");
     if (environment->gpu.count)
         number_set(spank, "FP8_LORA_DEVICE", environment->gpu.device);

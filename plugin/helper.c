@@ -116,7 +116,9 @@ static int helper_talk(const char *path, char *const *argv, bool client, const i
     pipe_fd[1] = -1;
     errors_read(pipe_fd[0], deadline_ms, text, size);
     kill(pid, SIGKILL); // it is over, or its time is
-    waitpid(pid, NULL, 0);
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+        // slurmstepd must not find a child of which it knows nothing
+    }
 out:
     for (int i = 0; i < 2; i++)
         if (pipe_fd[i] >= 0)

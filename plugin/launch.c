@@ -4,6 +4,7 @@
 
 #include "bind.h"
 #include "environment.h"
+#include "job/limits_file.h"
 #include "option.h"
 #include "refuse.h"
 
@@ -11,7 +12,6 @@
 #include <fcntl.h>
 #include <slurm/slurm.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -83,7 +83,8 @@ static int rules_apply(struct launch *launch, struct fl_error *e)
     rules_decide_node(&launch->rules, &launch->settings, launch->stamp.job);
     if (launch->rules.unknown.code)
         slurm_error("fp8-lora: %s", launch->rules.unknown.text);
-    if (!launch->governed && ranks->value && launch->tasks > ranks->value)
+    if (!launch->governed && launch->rules.decision.action != POLICY_WARN && ranks->value &&
+        launch->tasks > ranks->value) // under warn the core says so
         return error_set(e, -EPERM,
                          "%u ranks are more than the %llu of max_ranks (%s): start fewer",
                          launch->tasks, (unsigned long long)ranks->value, ranks->source);
@@ -92,54 +93,92 @@ static int rules_apply(struct launch *launch, struct fl_error *e)
 
 static struct launch *launch_new(spank_t spank, const struct stamp *stamp, bool governed)
 {
-    struct launch *launch = calloc(1, sizeof *launch);
+    static struct launch the_step; // a slurmstepd has one, and no lack of memory lets it go unheld
+    struct launch *launch = &the_step;
 
-    if (!launch)
-        return NULL;
+    *launch = (struct launch){0};
     launch->stamp = *stamp;
     launch->governed = governed;
     launch->stepd = getpid();
-    launch->record_fd = launch->kept_fd = -1;
+    launch->record_fd = launch->kept_fd = launch->limits_fd = -1;
     (void)spank_get_item(spank, S_SLURM_RESTART_COUNT, &launch->restart);
     return launch;
 }
 
-// A step without our option: only where the policy has it watched, and then that is all.
+// 1: the policy has the step watched; 0: it does not, or lets it go on without; a negative code:
+// the step may not run.
+static int governed_begin(spank_t spank, struct launch *launch, int argc, char **argv,
+                          struct fl_error *e)
+{
+    const struct policy_decision *decision = &launch->rules.decision;
+    bool normal = launch->stamp.step <= SLURM_MAX_NORMAL_STEP_ID;
+    int code = settings_parse(argc, argv, &launch->settings, e);
+
+    if (!code && !launch->settings.policy) // a cap of plugstack.conf's is for our own steps
+        return 0;
+    if (!code)
+        code = rules_load(&launch->settings, &launch->rules, e);
+    if (code)
+        return settings_need_policy(argc, argv)
+                   ? error_prefix(e, "without its policy this site runs no step")
+                   : 0;
+    if (!rules_govern(&launch->rules))
+        return 0;
+    code = rules_apply(launch, e);
+    if (decision->enforce == ENFORCE_OPTION || (decision->enforce == ENFORCE_GPU_STEPS && !normal))
+        return 0;
+    if (!code)
+        code = tasks_read(spank, launch, e);
+    if (code)
+        return decision->watch_failure == FAILURE_END ? code : 0;
+    if (!launch->tasks) // a batch script's
+        launch->tasks = 1;
+    code = watch_launch(spank, launch, e);
+    return code ? code : 1;
+}
+
+// A step without our option: only where the policy has it watched, and then that is all. A task of
+// it says what is wrong. The extern step starts nothing of the user's.
 static struct launch *governed_create(spank_t spank, int argc, char **argv)
 {
     struct launch *launch;
     struct stamp stamp = {0};
     struct fl_error e = {0};
-    enum policy_enforce enforce;
-    bool normal;
+    int code;
 
     if (spank_get_item(spank, S_JOB_ID, &stamp.job) ||
         spank_get_item(spank, S_JOB_STEPID, &stamp.step))
         return NULL;
     launch = launch_new(spank, &stamp, true);
-    if (!launch)
-        return NULL;
-    if (settings_parse(argc, argv, &launch->settings, &e) ||
-        (!launch->settings.policy && !launch->settings.max_device_memory) ||
-        rules_load(&launch->settings, &launch->rules, &e) || !rules_govern(&launch->rules) ||
-        tasks_read(spank, launch, &e) || rules_apply(launch, &e))
-        goto none;
-    if (!launch->tasks) // a batch script's
-        launch->tasks = 1;
-    enforce = launch->rules.decision.enforce;
-    normal = stamp.step <= SLURM_MAX_NORMAL_STEP_ID;
-    if (enforce == ENFORCE_OPTION || (enforce == ENFORCE_GPU_STEPS && !normal) ||
-        watch_launch(spank, launch, &e))
-        goto none;
-    if (launch->watch_error.code)
-        slurm_error("fp8-lora: the cap on device memory is not in force: %s",
-                    launch->watch_error.text);
-    return launch;
-none:
+    code = governed_begin(spank, launch, argc, argv, &e);
     if (e.code)
         slurm_error("fp8-lora: %s", e.text);
-    launch_destroy(launch);
-    return NULL;
+    if (!code || (code < 0 && stamp.step == SLURM_EXTERN_CONT)) {
+        launch_destroy(launch);
+        return NULL;
+    }
+    if (code < 0)
+        launch->error = e;
+    return launch;
+}
+
+// What the core holds itself to, where no environment reaches. The number is slurmstepd's own from
+// now on, so that no descriptor of a later task or plugin gets in its place.
+static int limits_launch(struct launch *launch, struct fl_error *e)
+{
+    const struct policy_decision *decision = &launch->rules.decision;
+    const struct limits limits = {
+        .device = decision->device_memory,
+        .host = decision->host_memory,
+        .ranks = decision->ranks,
+        .action = decision->action,
+        .models = decision->model_roots,
+        .outputs = decision->output_roots,
+        .model_lists = decision->model_root_count,
+        .output_lists = decision->output_root_count,
+    };
+
+    return launch->rules.policy ? limits_file_create(&limits, LIMITS_FD, &launch->limits_fd, e) : 0;
 }
 
 struct launch *launch_create(spank_t spank, int argc, char **argv)
@@ -150,11 +189,11 @@ struct launch *launch_create(spank_t spank, int argc, char **argv)
     if (!step_is_ours(spank, &stamp))
         return governed_create(spank, argc, argv);
     launch = launch_new(spank, &stamp, false);
-    if (!launch || tasks_read(spank, launch, &launch->error) ||
+    if (tasks_read(spank, launch, &launch->error) ||
         settings_parse(argc, argv, &launch->settings, &launch->error) ||
         settings_trusted(launch->settings.core, &launch->error) ||
         rules_load(&launch->settings, &launch->rules, &launch->error) ||
-        rules_apply(launch, &launch->error))
+        rules_apply(launch, &launch->error) || limits_launch(launch, &launch->error))
         return launch;
     if (!record_create(launch->tasks, &launch->record, &launch->record_fd, &launch->error) &&
         !record_create(launch->tasks, &launch->kept, &launch->kept_fd, &launch->error))
@@ -207,12 +246,13 @@ void launch_task(spank_t spank, struct launch *launch)
     struct environment environment;
     char number[16];
 
-    if (launch->governed)
-        return;
     if (e.code)
         refuse_task(&e);
-    if (fcntl(launch->record_fd, F_SETFD, 0)) {
-        error_set(&e, -errno, "record: %s", strerror(errno));
+    if (launch->governed)
+        return;
+    if (fcntl(launch->record_fd, F_SETFD, 0) ||
+        (launch->limits_fd >= 0 && fcntl(launch->limits_fd, F_SETFD, 0))) {
+        error_set(&e, -errno, "record and limits: %s", strerror(errno));
         refuse_task(&e);
     }
     snprintf(number, sizeof number, "%d", launch->record_fd);
@@ -237,5 +277,6 @@ void launch_destroy(struct launch *launch)
         close(launch->record_fd);
     if (launch->kept_fd >= 0)
         close(launch->kept_fd);
-    free(launch);
+    if (launch->limits_fd >= 0)
+        close(launch->limits_fd);
 }

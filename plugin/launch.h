@@ -18,13 +18,15 @@ struct launch {
     struct stamp stamp; // this very step
     struct settings settings;
     struct rules rules;
-    bool governed; // not ours, but the policy has its device memory watched; nothing else is done
+    bool governed; // not ours, but the policy has its device memory watched, or would if it could
+                   // be read; nothing else is done
     uint32_t restart, nodes, node_id, tasks, local_tasks;
     pid_t stepd;
     struct record *record;
     int record_fd;
     struct record *kept; // what this daemon knows of the ranks, for the accounting helper alone
     int kept_fd;
+    int limits_fd;               // LIMITS_FD, what the core is to hold itself to; -1: nothing
     struct fl_error error;       // found too early to be shown; a task shows it
     struct watch *watch;         // over device memory; NULL: none
     bool watch_gone;             // it died, and that was told
@@ -35,7 +37,8 @@ struct launch {
 };
 
 // slurm_spank_init_post_opt in slurmstepd, as root: NULL for a step that is not ours, batch, extern
-// and interactive ones always, unless the policy governs it. No file of the user's is looked at.
+// and interactive ones always, unless the policy governs it, or cannot be read and might. No file
+// of the user's is looked at.
 struct launch *launch_create(spank_t spank, int argc, char **argv);
 
 // slurm_spank_task_post_fork, as root: tells the watch which process is the rank.
@@ -45,6 +48,7 @@ void launch_forked(spank_t spank, struct launch *launch);
 // the place of the command, which Slurm then executes. Ends the child when it cannot run.
 void launch_task(spank_t spank, struct launch *launch);
 
-void launch_destroy(struct launch *launch); // NULL-safe
+// Ends the watch and gives back what the step holds. NULL-safe.
+void launch_destroy(struct launch *launch);
 
 #endif

@@ -3,6 +3,7 @@
 #include "rules.h"
 
 #include "helper.h"
+#include "trusted.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -10,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define JOB_DEADLINE_MS 2000
@@ -20,20 +20,13 @@
 // What no GPU, partition, account or QOS is called.
 #define NOBODY "\n"
 
-// The file as it was when it was found to be root's.
 static int file_load(const char *path, char *text, size_t size, size_t *bytes, struct fl_error *e)
 {
-    struct stat s;
-    int fd, code = settings_trusted_file(path, e);
+    int fd, code = trusted_open(path, &fd, e);
 
     if (code)
         return code;
-    fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return error_set(e, -errno, "%s: %s", path, strerror(errno));
-    if (fstat(fd, &s) || !S_ISREG(s.st_mode) || s.st_uid || (s.st_mode & (S_IWGRP | S_IWOTH)))
-        code = error_set(e, -EPERM, "%s: changed while it was looked at", path);
-    for (*bytes = 0; !code && *bytes < size;) {
+    for (*bytes = 0; *bytes < size;) {
         ssize_t got = read(fd, text + *bytes, size - *bytes);
         if (got < 0 && errno == EINTR)
             continue;
@@ -147,6 +140,26 @@ static int job_ask(const struct settings *settings, uint32_t job, char answer[51
     return 0;
 }
 
+static void source_mark(char source[POLICY_SOURCE])
+{
+    size_t used = strlen(source);
+
+    if (used)
+        snprintf(source + used, POLICY_SOURCE - used, " (the job is not known)");
+}
+
+// Whoever is held by a limit that may not be meant for the job learns why.
+static void sources_mark(struct policy_decision *decision)
+{
+    source_mark(decision->device_memory.source);
+    source_mark(decision->host_memory.source);
+    source_mark(decision->ranks.source);
+    for (int i = 0; i < decision->model_root_count; i++)
+        source_mark(decision->model_roots[i].source);
+    for (int i = 0; i < decision->output_root_count; i++)
+        source_mark(decision->output_roots[i].source);
+}
+
 void rules_decide_node(struct rules *rules, const struct settings *settings, uint32_t job)
 {
     struct policy_facts facts = {0};
@@ -161,11 +174,8 @@ void rules_decide_node(struct rules *rules, const struct settings *settings, uin
                      "partition, account and QOS are not known, so the strictest of "
                      "the policy's limits apply");
     policy_decide(rules->policy, &facts, &rules->decision);
-    if (rules->unknown.code) {
-        char *source = rules->decision.device_memory.source;
-        size_t used = strlen(source);
-        snprintf(source + used, POLICY_SOURCE - used, " (the job is not known)");
-    }
+    if (rules->unknown.code)
+        sources_mark(&rules->decision);
 }
 
 bool rules_govern(const struct rules *rules)
@@ -176,16 +186,26 @@ bool rules_govern(const struct rules *rules)
     return strictest.enforce != ENFORCE_OPTION;
 }
 
+// Of several partitions a job gets one, and the client does not know which.
+static const char *one_of(const char *partition)
+{
+    return partition && !strchr(partition, ',') ? partition : NULL;
+}
+
 void rules_decide_client(struct rules *rules, const char *partition, const char *account,
                          const char *qos)
 {
+    const struct policy_facts known = {
+        .partition = one_of(partition), .account = account, .qos = qos};
     const struct policy_facts facts = {
         .gpu = NOBODY,
-        .partition = partition ? partition : NOBODY,
+        .partition = known.partition ? known.partition : NOBODY,
         .account = account ? account : NOBODY,
         .qos = qos ? qos : NOBODY,
     };
 
-    if (rules->policy)
-        policy_decide(rules->policy, &facts, &rules->decision);
+    if (!rules->policy)
+        return;
+    policy_decide(rules->policy, &facts, &rules->decision);
+    policy_unknown(rules->policy, &known, rules->node_only, sizeof rules->node_only);
 }

@@ -10,10 +10,10 @@ struct rules {
     struct policy *policy; // NULL: none, and the decision is all zero
     struct policy_decision decision;
     struct fl_error unknown; // why the job is judged by the strictest of all; code 0: it is not
+    char node_only[256];     // in the client: the sections it left aside, in words; "": none
 };
 
-// Reads the policy that settings name: a file of root's that nobody else may change, nor replace by
-// way of a folder above it. rules_clear() it, also after an error.
+// Reads the policy that settings name, by trusted_open(). rules_clear() it, also after an error.
 int rules_load(const struct settings *settings, struct rules *rules, struct fl_error *e);
 void rules_clear(struct rules *rules);
 
@@ -25,8 +25,8 @@ void rules_decide_node(struct rules *rules, const struct settings *settings, uin
 // is.
 bool rules_govern(const struct rules *rules);
 
-// In the client, as its user: what it knows, sections about anything else left aside. The node
-// decides again.
+// In the client, as its user: what it knows, sections about anything else left aside and named in
+// node_only. The node decides again.
 void rules_decide_client(struct rules *rules, const char *partition, const char *account,
                          const char *qos);
 

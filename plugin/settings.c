@@ -65,6 +65,7 @@ int settings_parse(int argc, char *const *argv, struct settings *settings, struc
     *settings = (struct settings){.core = FL_CORE_PATH,
                                   .account = FL_ACCOUNT_PATH,
                                   .watch = FL_WATCH_PATH,
+                                  .on_failure = WATCH_FAILURES,
                                   .grace_ms = SETTINGS_GRACE_MS};
     for (int i = 0, code; i < argc; i++) {
         if (!strncmp(argv[i], "core=/", 6))
@@ -87,6 +88,8 @@ int settings_parse(int argc, char *const *argv, struct settings *settings, struc
                 "on_failure and grace; correct it",
                 argv[i]);
     }
+    if (settings->on_failure == WATCH_FAILURES) // not said
+        settings->on_failure = settings->policy ? WATCH_END : WATCH_CONTINUE;
     if (settings->policy && settings->max_device_memory)
         return error_set(
             e, -EINVAL,
@@ -94,6 +97,18 @@ int settings_parse(int argc, char *const *argv, struct settings *settings, struc
             "policy",
             settings->policy);
     return 0;
+}
+
+bool settings_need_policy(int argc, char *const *argv)
+{
+    bool needed = false;
+
+    for (int i = 0; i < argc; i++) {
+        if (!strcmp(argv[i], "on_failure=continue"))
+            return false;
+        needed |= !strncmp(argv[i], "policy=", 7);
+    }
+    return needed;
 }
 
 // Whoever may write a folder may replace what is in it, unless the folder is sticky as /tmp is.

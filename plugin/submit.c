@@ -164,21 +164,49 @@ static void rules_look(const struct words *words, int argc, char **argv, struct 
                         said(words, "qos", 'q', "SLURM_JOB_QOS"));
 }
 
-static int limits_check(const struct policy_decision *decision, int tasks, const struct plan *plan,
-                        struct fl_error *e)
+// What only the node can hold against the job.
+static void node_only_tell(const struct rules *rules)
+{
+    if (rules->node_only[0])
+        slurm_spank_log("fp8-lora: the policy's sections that only the node applies: %s",
+                        rules->node_only);
+}
+
+static int host_check(const struct policy_decision *decision, const struct plan *plan,
+                      struct fl_error *e)
 {
     char need[BYTES_TEXT], cap[BYTES_TEXT];
 
-    if (decision->ranks.value && (uint64_t)tasks > decision->ranks.value)
-        return error_set(e, -EPERM,
-                         "%d ranks are more than the %llu of max_ranks (%s): start fewer", tasks,
-                         (unsigned long long)decision->ranks.value, decision->ranks.source);
     if (decision->host_memory.value && plan->host_bytes > decision->host_memory.value)
         return error_set(
             e, -ENOSPC, "the plan of %s of host memory a rank is above max_host_memory %s (%s)",
             bytes_format(plan->host_bytes, need), bytes_format(decision->host_memory.value, cap),
             decision->host_memory.source);
     return 0;
+}
+
+static int limits_check(const struct policy_decision *decision, int tasks, const struct plan *plan,
+                        struct fl_error *e)
+{
+    if (decision->ranks.value && (uint64_t)tasks > decision->ranks.value)
+        return error_set(e, -EPERM,
+                         "%d ranks are more than the %llu of max_ranks (%s): start fewer", tasks,
+                         (unsigned long long)decision->ranks.value, decision->ranks.source);
+    return host_check(decision, plan, e);
+}
+
+// Under warn, before the queue; srun's ranks say so themselves.
+static void warnings_tell(const struct policy_decision *decision, const struct spec *spec,
+                          const struct plan *plan)
+{
+    struct fl_error why;
+
+    if (spank_context() != S_CTX_ALLOCATOR)
+        return;
+    if (plan_cap_check(spec, plan, decision->device_memory.value, &why))
+        slurm_spank_log("fp8-lora: warning: %s: %s", decision->device_memory.source, why.text);
+    if (host_check(decision, plan, &why))
+        slurm_spank_log("fp8-lora: warning: %s", why.text);
 }
 
 // tasks 0: unknown yet; then only what any number of tasks would fail on is refused.
@@ -206,8 +234,10 @@ static int job_plan(int argc, char *const *argv, int tasks, const struct rules *
         code = runnable_shapes(spec, &model, &plan->layout, e);
     if (code == -ENOSPC)
         error_prefix(e, "%s", cap->source);
-    if (!code && tasks)
+    if (!code && capped && tasks)
         code = limits_check(&rules->decision, tasks, plan, e);
+    if (!code && !capped)
+        warnings_tell(&rules->decision, spec, plan);
     spec_destroy(spec);
     return code;
 }
@@ -261,6 +291,7 @@ void submit_check(int argc, char **argv)
             refuse_client(&e);
         words_free(&words);
     }
+    node_only_tell(&rules);
     rules_clear(&rules);
 }
 

@@ -3,6 +3,7 @@
 #include "watch.h"
 
 #include "settings.h"
+#include "trusted.h"
 #include "watch_wire.h"
 
 #include <errno.h>
@@ -88,6 +89,9 @@ int watch_start(const struct watch_request *request, struct watch **out, struct 
             code = error_set(e, -errno, "%s: %s", request->nvml, strerror(errno));
             goto out;
         }
+        code = trusted_file(library, request->nvml, e); // the one that was opened
+        if (code)
+            goto out;
     }
     snprintf(message.text, sizeof message.text, "%s", request->source ? request->source : "");
     message_send(watch, &message);

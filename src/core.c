@@ -68,6 +68,7 @@ static void recompute_settle(struct core *core)
 // What is asked for, and whether it fits: nothing is read but the job and config.json.
 static int job_read(struct core *core, struct fl_error *e)
 {
+    struct allowed_warnings warnings;
     int rc = cores_threads(core->world, &core->threads, e);
 
     if (rc < 0)
@@ -85,7 +86,9 @@ static int job_read(struct core *core, struct fl_error *e)
     if (rc == 0)
         rc = planned_make(core->spec, &core->model, core->launch.world, core->threads,
                           core->launch.cap, &core->plan, e);
-    rc = allowed_check(&core->launch, core->spec, &core->plan, rc, e);
+    rc = allowed_check(&core->launch, core->spec, &core->plan, rc, &warnings, e);
+    for (int i = 0; rc == 0 && first_rank(core) && i < warnings.count; i++)
+        log_warn("%s", warnings.line[i].text);
     if (rc == 0)
         rc = runnable_shapes(core->spec, &core->model, &core->plan.layout, e);
     if (rc == 0 && core->spec->recompute == RECOMPUTE_AUTO)

@@ -49,9 +49,15 @@ bool policy_asks_gpu(const struct policy *policy);
 
 // What is known of a job; NULL: not known, and then every section about such a thing applies. gpu:
 // the model as the driver names it, in which a section's name is looked for without regard to case.
+// partition: one, or several with commas between, of which each applies.
 struct policy_facts {
     const char *gpu, *partition, *account, *qos;
 };
+
+// The sections about what facts do not know, in words: "GPU H100; account a, b"; "": none. Cut to
+// size bytes, with "..." at its end.
+void policy_unknown(const struct policy *policy, const struct policy_facts *facts, char *text,
+                    size_t size);
 
 struct policy_limit {
     uint64_t value; // 0: none

@@ -35,15 +35,60 @@ bool policy_asks_gpu(const struct policy *policy)
     return has_kind(policy, POLICY_GPU);
 }
 
-static bool applies(const struct section *s, const struct policy_facts *facts)
+static const char *fact_of(const struct policy_facts *facts, enum policy_kind kind)
 {
     const char *const known[POLICY_KINDS] = {NULL, facts->gpu, facts->partition, facts->account,
                                              facts->qos};
-    const char *fact = known[s->kind];
+
+    return known[kind];
+}
+
+static bool listed(const char *names, const char *name)
+{
+    size_t length = strlen(name);
+
+    for (;; names++) {
+        size_t n = strcspn(names, ",");
+        if (n == length && !memcmp(names, name, n))
+            return true;
+        names += n;
+        if (!*names)
+            return false;
+    }
+}
+
+static bool applies(const struct section *s, const struct policy_facts *facts)
+{
+    const char *fact = fact_of(facts, s->kind);
 
     if (s->kind == POLICY_ALL || !fact)
         return true;
+    if (s->kind == POLICY_PARTITION)
+        return listed(fact, s->name);
     return s->kind == POLICY_GPU ? strcasestr(fact, s->name) != NULL : !strcmp(fact, s->name);
+}
+
+void policy_unknown(const struct policy *policy, const struct policy_facts *facts, char *text,
+                    size_t size)
+{
+    enum policy_kind last = POLICY_ALL;
+    size_t used = 0;
+
+    text[0] = 0;
+    for (int kind = POLICY_GPU; kind < POLICY_KINDS; kind++)
+        for (int i = 0; i < policy->count && used < size; i++) {
+            const struct section *s = &policy->sections[i];
+            if ((int)s->kind != kind || fact_of(facts, s->kind))
+                continue;
+            used += (size_t)snprintf(text + used, size - used, "%s%s %s",
+                                     last == s->kind ? ","
+                                     : used          ? "; "
+                                                     : "",
+                                     last == s->kind ? "" : policy_kind_name(s->kind), s->name);
+            last = s->kind;
+        }
+    if (used >= size && size > 3)
+        memcpy(text + size - 4, "...", 4);
 }
 
 static void source_write(const struct policy *policy, const struct section *s, int line,

@@ -9,32 +9,22 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-// Whether a real path is in one of the folders of a list, which ends at the line's end.
-static bool within(const char *list, const char *path)
+// Whether a real path is in one of the folders.
+static bool within(const struct policy_roots *roots, const char *path)
 {
-    for (size_t n; *list && *list != '\n'; list += n + (list[n] == ':')) {
-        size_t root = n = strcspn(list, ":\n");
-        while (root > 1 && list[root - 1] == '/')
-            root--;
-        if (root == 1 || (!strncmp(path, list, root) && (path[root] == 0 || path[root] == '/')))
+    for (size_t i = 0; i < roots->count; i++) {
+        const char *root = roots->paths[i];
+        size_t n = strlen(root);
+        while (n > 1 && root[n - 1] == '/')
+            n--;
+        if (n == 1 || (!strncmp(path, root, n) && (path[n] == 0 || path[n] == '/')))
             return true;
     }
     return false;
-}
-
-// In every list.
-static bool within_all(const char *lists, const char *path)
-{
-    for (;;) {
-        if (!within(lists, path))
-            return false;
-        lists += strcspn(lists, "\n");
-        if (!*lists++)
-            return true;
-    }
 }
 
 // Where path is, or would be made: its links followed as far as it exists. free().
@@ -65,40 +55,97 @@ static char *real_path(const char *path)
     return real;
 }
 
-static int folder_check(const char *what, const char *folder, const char *lists, struct fl_error *e)
+// "/a:/b (policy.yaml:3, partition gpu)"
+static int folder_refuse(const char *what, const char *folder, const struct policy_roots *roots,
+                         struct fl_error *e)
+{
+    char list[512] = "";
+    size_t used = 0;
+
+    for (size_t i = 0; i < roots->count && used < sizeof list; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ":" : "",
+                                 roots->paths[i]);
+    return error_set(e, -EPERM, "%s: this site's policy allows %s only below %s%s (%s)", folder,
+                     what, list, used < sizeof list ? "" : "...", roots->source);
+}
+
+// In every list.
+static int folder_check(const char *what, const char *folder, const struct policy_roots *lists,
+                        int count, struct fl_error *e)
 {
     char *real;
     int rc = 0;
 
-    if (!lists)
+    if (!count)
         return 0;
     real = real_path(folder);
-    if (!real || strstr(real, "/../") || !within_all(lists, real))
-        rc = error_set(e, -EPERM, "%s: this site's policy allows %s only below %.*s", folder, what,
-                       (int)strcspn(lists, "\n"), lists);
+    for (int i = 0; i < count && rc == 0; i++)
+        if (!real || strstr(real, "/../") || !within(&lists[i], real))
+            rc = folder_refuse(what, folder, &lists[i], e);
     free(real);
     return rc;
 }
 
-int allowed_check(const struct launch *launch, const struct spec *spec, const struct plan *plan,
-                  int plan_code, struct fl_error *e)
+// An error, or where the policy only warns a warning.
+static int above(const struct limits *limits, const struct fl_error *why,
+                 struct allowed_warnings *warnings, struct fl_error *e)
 {
+    if (limits->action == POLICY_WARN) {
+        warnings->line[warnings->count++] = *why;
+        return 0;
+    }
+    return error_set(e, why->code, "%s", why->text);
+}
+
+static int caps_check(const struct launch *launch, const struct spec *spec, const struct plan *plan,
+                      struct allowed_warnings *warnings, struct fl_error *e)
+{
+    const struct limits *limits = &launch->limits;
+    const struct policy_limit *host = &limits->host, *ranks = &limits->ranks;
     char need[BYTES_TEXT], cap[BYTES_TEXT];
+    struct fl_error why;
+    int rc = 0;
+
+    // Under another action the plan was made under this cap.
+    if (limits->action == POLICY_WARN &&
+        plan_cap_check(spec, plan, limits->device.value, &why) < 0) {
+        error_prefix(&why, "%s", limits->device.source);
+        rc = above(limits, &why, warnings, e);
+    }
+    if (rc == 0 && host->value && plan->host_bytes > host->value) {
+        error_set(&why, -ENOSPC,
+                  "%s: the plan of %s of host memory a rank is above the cap of %s (%s)",
+                  spec->source, bytes_format(plan->host_bytes, need),
+                  bytes_format(host->value, cap), host->source);
+        rc = above(limits, &why, warnings, e);
+    }
+    if (rc == 0 && ranks->value && (uint64_t)launch->world > ranks->value) {
+        error_set(&why, -EPERM, "%d ranks are more than the %llu of max_ranks (%s): start fewer",
+                  launch->world, (unsigned long long)ranks->value, ranks->source);
+        rc = above(limits, &why, warnings, e);
+    }
+    return rc;
+}
+
+int allowed_check(const struct launch *launch, const struct spec *spec, const struct plan *plan,
+                  int plan_code, struct allowed_warnings *warnings, struct fl_error *e)
+{
+    const struct limits *limits = &launch->limits;
     struct source source;
     int rc = plan_code;
 
+    warnings->count = 0;
     if (rc == -ENOSPC && launch->cap_source)
         return error_prefix(e, "%s", launch->cap_source);
-    if (rc == 0 && launch->host_cap && plan->host_bytes > launch->host_cap)
-        rc = error_set(
-            e, -ENOSPC, "%s: the plan of %s of host memory a rank is above the cap of %s (%s)",
-            spec->source, bytes_format(plan->host_bytes, need), bytes_format(launch->host_cap, cap),
-            launch->host_source ? launch->host_source : LAUNCH_HOST_CAP_ENV);
+    if (rc == 0)
+        rc = caps_check(launch, spec, plan, warnings, e);
     if (rc == 0)
         rc = source_parse(spec->model, &source, e);
     if (rc < 0)
         return rc;
-    rc = folder_check("models", source.folder, launch->model_roots, e);
+    rc = folder_check("models", source.folder, limits->models, limits->model_lists, e);
     source_clear(&source);
-    return rc < 0 ? rc : folder_check("output", spec->output_dir, launch->output_roots, e);
+    return rc < 0
+               ? rc
+               : folder_check("output", spec->output_dir, limits->outputs, limits->output_lists, e);
 }

@@ -3,11 +3,13 @@
 #include "train/launch.h"
 
 #include "base/memory.h"
+#include "job/limits_file.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // The first of names that is set, as a number within [low, high]; *value is kept without one.
 static int number_read(const char *const *names, int64_t low, int64_t high, int64_t *value,
@@ -43,6 +45,23 @@ static void words_find(int argc, char **argv, struct launch *launch)
     launch->word_count = count;
 }
 
+// Of the user's wish and the site's cap the smaller counts. A cap that only warns is no cap here.
+static int limits_take(struct launch *launch, struct fl_error *e)
+{
+    struct limits *limits = &launch->limits;
+    int rc = limits_file_read(LIMITS_FD, 0, limits, e);
+
+    if (rc != 0)
+        return rc < 0 ? rc : 0; // by hand there is none
+    close(LIMITS_FD);
+    if (!limits->device.value || limits->action == POLICY_WARN ||
+        (launch->cap && launch->cap <= limits->device.value))
+        return 0;
+    launch->cap = limits->device.value;
+    launch->cap_source = limits->device.source;
+    return 0;
+}
+
 int launch_read(int argc, char **argv, struct launch *launch, struct fl_error *e)
 {
     static const char *const worlds[] = {LAUNCH_WORLD_ENV, NULL};
@@ -53,9 +72,8 @@ int launch_read(int argc, char **argv, struct launch *launch, struct fl_error *e
     static const char *const locals[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                          "SLURM_LOCALID", NULL};
     static const char *const caps[] = {LAUNCH_CAP_ENV, NULL};
-    static const char *const host_caps[] = {LAUNCH_HOST_CAP_ENV, NULL};
     static const char *const devices[] = {LAUNCH_DEVICE_ENV, NULL};
-    int64_t world = 0, rank = 0, local = 0, device = -1, cap = 0, host_cap = 0;
+    int64_t world = 0, rank = 0, local = 0, device = -1, cap = 0;
     int rc;
 
     *launch = (struct launch){0};
@@ -72,8 +90,6 @@ int launch_read(int argc, char **argv, struct launch *launch, struct fl_error *e
     if (rc == 0)
         rc = number_read(caps, 0, INT64_MAX, &cap, e);
     if (rc == 0)
-        rc = number_read(host_caps, 0, INT64_MAX, &host_cap, e);
-    if (rc == 0)
         rc = number_read(devices, 0, INT_MAX, &device, e);
     if (rc < 0)
         return rc;
@@ -82,17 +98,13 @@ int launch_read(int argc, char **argv, struct launch *launch, struct fl_error *e
     launch->local_rank = (int)local;
     launch->device = (int)(device < 0 ? local : device);
     launch->cap = (uint64_t)cap;
-    launch->host_cap = (uint64_t)host_cap;
-    launch->cap_source = getenv(LAUNCH_CAP_SOURCE_ENV);
-    launch->host_source = getenv(LAUNCH_HOST_SOURCE_ENV);
-    launch->model_roots = getenv(LAUNCH_MODELS_ENV);
-    launch->output_roots = getenv(LAUNCH_OUTPUTS_ENV);
     words_find(argc, argv, launch);
-    return 0;
+    return limits_take(launch, e);
 }
 
 void launch_clear(struct launch *launch)
 {
+    limits_clear(&launch->limits);
     free(launch->words);
     *launch = (struct launch){0};
 }

@@ -10,7 +10,7 @@ static void exact(void **state)
     struct golden_exact x;
     char broken[256];
     (void)state;
-    golden_exact_measure(&x, GOLDEN_STEPS, NULL);
+    golden_exact_measure(&x, &golden_tiny, GOLDEN_STEPS, NULL);
     print_message("base: loss %.1e router logits %.1e hidden %.1e logits %.1e\n", x.base_loss,
                   x.router_logits, x.hidden, x.logits);
     print_message(
@@ -24,11 +24,11 @@ static void fp8(void **state)
     struct golden_fp8 x;
     char broken[256];
     (void)state;
-    golden_fp8_measure(&x, NULL);
+    golden_fp8_measure(&x, &golden_tiny, NULL);
     print_message("loss off by %.4f; routing replayed: cosine %.4f norm ratio %.4f, worst adapter "
                   "%.4f %.4f; routing free: cosine %.4f\n",
-                  x.loss, x.cosine, x.norm_ratio, x.adapter_cosine, x.adapter_norm_ratio,
-                  x.free_cosine);
+                  x.replayed.loss, x.replayed.cosine, x.replayed.norm_ratio,
+                  x.replayed.adapter_cosine, x.replayed.adapter_norm_ratio, x.free_cosine);
     assert_string_equal(golden_fp8_judge(&x, broken), "");
 }
 
@@ -71,9 +71,9 @@ static void planted(void (*break_it)(struct golden *g), const char *exact_broken
     struct golden_fp8 fp8_values;
     char broken[256];
 
-    golden_exact_measure(&exact_values, 2, break_it);
+    golden_exact_measure(&exact_values, &golden_tiny, 2, break_it);
     assert_string_equal(golden_exact_judge(&exact_values, broken), exact_broken);
-    golden_fp8_measure(&fp8_values, break_it);
+    golden_fp8_measure(&fp8_values, &golden_tiny, break_it);
     print_message("fp8 checks broken: %s\n", golden_fp8_judge(&fp8_values, broken));
     assert_string_not_equal(broken, "");
 }

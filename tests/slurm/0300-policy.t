@@ -96,10 +96,10 @@ SLURM_CONF=$TRUSTED/own/slurm.conf as_own
 held '2 ranks are more than the 1 of max_ranks \(policy.yaml:1\): start fewer' "too many ranks"
 policy "model_roots: [/nowhere, $TRUSTED]"
 job_run "${two[@]}" --fp8-lora job.yaml
-held "$WORK/model: this site's policy allows models only below /nowhere:$TRUSTED" "a model from elsewhere"
+held "$WORK/model: this site's policy allows models only below /nowhere:$TRUSTED \\(policy.yaml:1\\)" "a model from elsewhere"
 policy 'output_roots: [/nowhere]'
 job_run "${two[@]}" --fp8-lora job.yaml
-held "$WORK/job: this site's policy allows output only below /nowhere" "output to elsewhere"
+held "$WORK/job: this site's policy allows output only below /nowhere \\(policy.yaml:1\\)" "output to elsewhere"
 
 # A job file that grows after the client has looked at it.
 sed 's/max_length: 128/max_length: 8192/' "$WORK/job.yaml" >"$WORK/large.yaml"
@@ -153,10 +153,16 @@ policy 'max_device_memry: 1GiB'
 job_run "${two[@]}" --fp8-lora job.yaml
 held "policy.yaml:1: unknown key 'max_device_memry', did you mean 'max_device_memory'\\?" "a misspelt key"
 run as_user srun --nodes=1 true
-is "$status" 0 "other steps run all the same"
+ok "other steps do not run without a policy" [ "$status" -ne 0 ]
+like "$err" "fp8-lora: without its policy this site runs no step: .*policy.yaml:1: unknown key 'max_device_memry'" "and say why"
 run as_user sbatch --wait --nodes=1 --output=/dev/null --wrap true
-is "$status" 0 "and batch scripts"
+ok "nor batch scripts" [ "$status" -ne 0 ]
 ok "the nodes are idle" wait_until 20 none_busy
+plugstack "optional $plugin $core $account $watch policy=$TRUSTED/policy.yaml on_failure=continue"
+run as_user srun --nodes=1 true
+is "$status" 0 "unless plugstack.conf says on_failure=continue"
+job_run "${two[@]}" --fp8-lora job.yaml
+held "policy.yaml:1: unknown key 'max_device_memry'" "which is not for the ranks of fp8-lora"
 
 # ---- steps that know nothing of fp8-lora
 cp "${FL_BUILD_DIR:?}/tests/slurm/.libs/nvml.so" "$TRUSTED/libnvidia-ml.so.1"

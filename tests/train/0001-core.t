@@ -71,7 +71,7 @@ ok $? "says what it loaded"
     tr '\n' ' ')" = "1:8 2:16 4:32 6:48 " ]
 ok $? "logs the first iteration, every second and the last"
 [ "$(sed -n 's/.*"event":"\([a-z]*\)".*/\1/p' one.out/metrics.jsonl | tr '\n' ' ')" = \
-    "start validation train train validation train train validation end " ]
+    "start validation train train validation train train validation memory end " ]
 ok $? "metrics.jsonl has a line for each event"
 sed -n 's/^{"event":"validation".*"lm_loss":\([^,]*\).*/\1/p' one.out/metrics.jsonl |
     awk 'NR == 1 {first = $1} {last = $1} END {print "# " first " to " last; exit !(last < first * 0.9)}'

@@ -11,9 +11,9 @@ elif ldd tests/unit/test_plugin | grep -q libasan || nm tests/unit/test_plugin |
     echo "1..0 # SKIP built with sanitizers, which valgrind cannot run"
     exit 0
 fi
-echo 1..5
+echo 1..6
 number=0
-for test in spank spank_place plugin family watch; do
+for test in spank spank_place plugin rules family watch; do
     log=$(valgrind --quiet --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite,indirect \
         --child-silent-after-fork=no --trace-children=yes --trace-children-skip='/usr/bin/*,/bin/*' \
         "tests/unit/test_$test" 2>&1)

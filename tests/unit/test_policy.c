@@ -218,6 +218,36 @@ static void bounds(void **state)
     free(text);
 }
 
+static void several_partitions(void **state)
+{
+    static const char text[] = "partitions: {a: {max_ranks: 2}, b: {max_ranks: 1}}\n"
+                               "gpus: {H100: {max_ranks: 3}}\naccounts: {x: {max_ranks: 4}}\n";
+    static const struct {
+        const char *partition;
+        uint64_t ranks;
+    } cases[] = {{"a", 2}, {"b,a", 1}, {"a,c", 2}, {"c", 0}, {"ab", 0}, {"", 0}, {",", 0}};
+    struct policy_decision d;
+    struct policy *policy;
+    struct fl_error e;
+    char words[64];
+    (void)state;
+
+    check_ok(policy_parse(text, strlen(text), "p.yaml", &policy, &e), &e);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        policy_decide(policy, &(struct policy_facts){"none", cases[i].partition, "y", "z"}, &d);
+        assert_int_equal(d.ranks.value, cases[i].ranks);
+    }
+    policy_unknown(policy, &(struct policy_facts){0}, words, sizeof words);
+    assert_string_equal(words, "GPU H100; partition a, b; account x");
+    policy_unknown(policy, &(struct policy_facts){.partition = "a"}, words, sizeof words);
+    assert_string_equal(words, "GPU H100; account x");
+    policy_unknown(policy, &(struct policy_facts){"g", "p", "a", "q"}, words, sizeof words);
+    assert_string_equal(words, "");
+    policy_unknown(policy, &(struct policy_facts){0}, words, 20);
+    assert_string_equal(words, "GPU H100; partit...");
+    policy_destroy(policy);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -227,6 +257,7 @@ int main(void)
         cmocka_unit_test(roots_of_all),
         cmocka_unit_test(refused),
         cmocka_unit_test(bounds),
+        cmocka_unit_test(several_partitions),
     };
 
     return cmocka_run_group_tests_name("policy", tests, NULL, NULL);

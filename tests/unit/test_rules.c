@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "plugin/rules.h"
+#include "plugin/trusted.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -63,6 +64,9 @@ static void whose_file(void **state)
     assert_int_equal(chown(path, 0, 0), 0);
     assert_int_equal(chmod(folder, 0777), 0);
     refused("others than root may change this folder");
+    assert_int_equal(chmod(folder, 01777), 0); // as /tmp
+    check_ok(load(&rules, &e), &e);
+    rules_clear(&rules);
     assert_int_equal(chmod(folder, 0755), 0);
     snprintf(other, sizeof other, "%s.real", path);
     assert_int_equal(rename(path, other), 0);
@@ -86,6 +90,76 @@ static void whose_file(void **state)
     check_ok(load(&rules, &e), &e);
     rules_clear(&rules);
     free(large);
+}
+
+static void opened(const char *name, const char *words)
+{
+    struct fl_error e = {0};
+    int fd = -1;
+
+    if (words)
+        check_error(trusted_open(name, &fd, &e), &e, words);
+    else
+        check_ok(trusted_open(name, &fd, &e), &e);
+    if (fd >= 0) {
+        assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC);
+        close(fd);
+    }
+}
+
+static int descriptors(void)
+{
+    int count = 0;
+
+    for (int fd = 0; fd < 256; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
+// Every folder on the way is held by its descriptor and looked at, and no link is followed.
+static void folders_one_by_one(void **state)
+{
+    char sub[80], deep[96], link_path[80], text[400];
+    int before = descriptors();
+    (void)state;
+
+    snprintf(sub, sizeof sub, "%s/sub", folder);
+    snprintf(deep, sizeof deep, "%s/policy.yaml", sub);
+    snprintf(link_path, sizeof link_path, "%s/link", folder);
+    assert_int_equal(mkdir(sub, 0755), 0);
+    close(open(deep, O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
+    opened(deep, NULL);
+    snprintf(text, sizeof text, "//%s///sub//policy.yaml", folder + 1);
+    opened(text, NULL);
+    assert_int_equal(symlink("sub", link_path), 0); // though it is root's, and leads to root's
+    snprintf(text, sizeof text, "%s/policy.yaml", link_path);
+    opened(text, "link: a link; write the folder it leads to");
+    opened(link_path, "not a file (a link to one does not do)");
+    snprintf(text, sizeof text, "%s/../sub/policy.yaml", sub);
+    opened(text, "a path without . and .. is needed");
+    snprintf(text, sizeof text, "%s/./policy.yaml", sub);
+    opened(text, "a path without . and ..");
+    opened("policy.yaml", "not an absolute path");
+    opened("", "not an absolute path");
+    opened("/", "/: not a file");
+    opened(sub, "not a file");
+    snprintf(text, sizeof text, "%s/policy.yaml/x", sub);
+    opened(text, "policy.yaml: Not a directory");
+    memset(text, 'x', sizeof text - 1);
+    text[0] = '/';
+    text[sizeof text - 1] = 0;
+    opened(text, "a name too long");
+    assert_int_equal(chown(sub, 65534, 0), 0);
+    opened(deep, "sub: others than root may change this folder");
+    assert_int_equal(chown(sub, 0, 0), 0);
+    assert_int_equal(chmod(sub, 0775), 0);
+    opened(deep, "sub: others than root may change this folder");
+    assert_int_equal(chmod(sub, 0755), 0);
+    opened(deep, NULL);
+    assert_int_equal(descriptors(), before);
+    unlink(link_path);
+    unlink(deep);
+    rmdir(sub);
 }
 
 // The program that would ask slurmctld is not there: any of the limits may be the job's.
@@ -113,6 +187,11 @@ static void nobody_tells(void **state)
     assert_true(!rules.decision.device_memory.value && !rules.decision.ranks.value);
     rules_decide_client(&rules, "b", NULL, NULL);
     assert_true(!rules.decision.device_memory.value && rules.decision.ranks.value == 2);
+    assert_string_equal(rules.node_only, "");
+    // Of several partitions it does not know which.
+    rules_decide_client(&rules, "a,b", NULL, NULL);
+    assert_true(!rules.decision.device_memory.value && !rules.decision.ranks.value);
+    assert_string_equal(rules.node_only, "partition a, b");
     rules_clear(&rules);
     put("qos: {low: {enforce: whole-job}}\n", 33);
     check_ok(load(&rules, &e), &e);
@@ -163,6 +242,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whose_file),
+        cmocka_unit_test(folders_one_by_one),
         cmocka_unit_test(nobody_tells),
         cmocka_unit_test(a_cap_alone),
     };

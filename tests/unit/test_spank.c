@@ -325,14 +325,16 @@ static void others_are_left_alone(void **state)
     }
 }
 
-static void task_refused(const char *says)
+// A step, ours or (without a stamp) somebody else's, whose task says why it does not run.
+static void step_refused(const char *stamp, uint32_t step, const char *says)
 {
-    struct spank_handle spank = step_begin("77.0.4.8.0");
+    struct spank_handle spank = step_begin(stamp);
     char text[1024] = "";
     int status, fds[2];
     pid_t child;
 
-    step_init(&spank, true);
+    spank.step = step;
+    step_init(&spank, stamp != NULL);
     assert_int_equal(pipe(fds), 0);
     child = fork();
     if (!child) {
@@ -351,6 +353,11 @@ static void task_refused(const char *says)
     assert_int_equal(task_exit(&spank, argument_count, arguments), 0);
     assert_int_equal(finish(&spank, argument_count, arguments), 0);
     step_end(&spank);
+}
+
+static void task_refused(const char *says)
+{
+    step_refused("77.0.4.8.0", 0, says);
 }
 
 // What an early hook finds wrong ends the tasks, never slurmstepd.
@@ -390,6 +397,82 @@ static void step_without_its_watch(void **state)
     argument_count = 2;
 }
 
+// Steps that know nothing of the option, where the policy cannot be read or does not let them go on
+// without a watch; on_failure=continue and watch_failure: continue let them.
+static void governed_steps(void **state)
+{
+    static const uint32_t batch = SLURM_BATCH_SCRIPT;
+    char path[] = "/var/tmp/fl-governed-XXXXXX", argument[64], *saved[8];
+    int fd;
+    (void)state;
+
+    if (geteuid()) { // only root's file is a policy
+        skip();
+        return;
+    }
+    fd = mkstemp(path);
+    assert_true(fd >= 0);
+    snprintf(argument, sizeof argument, "policy=%s", path);
+    memcpy(saved, arguments, sizeof saved);
+    arguments[2] = (char *)"watch=/nonexistent/watch";
+    arguments[3] = (char *)"policy=/nonexistent/policy.yaml";
+    argument_count = 4;
+    step_refused(NULL, 0, "without its policy this site runs no step: /nonexistent: No such file");
+    step_refused(NULL, batch, "without its policy this site runs no step: ");
+    arguments[3] = (char *)"policy=relative.yaml";
+    step_refused(NULL, 0, "argument 'policy=relative.yaml' is not ");
+    arguments[3] = argument;
+    assert_int_equal(write(fd, "max_rank: 2\n", 12), 12);
+    step_refused(NULL, 0, "unknown key 'max_rank'");
+    arguments[4] = (char *)"on_failure=continue";
+    argument_count = 5;
+    struct spank_handle spank = step_begin(NULL);
+    no_step_of_ours(&spank, false);
+    step_refused("77.0.4.8.0", 0, "unknown key 'max_rank'"); // ours needs its policy all the same
+    argument_count = 4;
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(pwrite(fd, "max_ranks: 2\n", 13, 0), 13);
+    spank = step_begin(NULL);
+    no_step_of_ours(&spank, false);
+    static const char watched[] = "max_device_memory: 1GiB\nwatch_failure: end\n"
+                                  "enforce: all-gpu-steps\n";
+    assert_int_equal(pwrite(fd, watched, strlen(watched), 0), strlen(watched));
+    step_refused(NULL, 0,
+                 "device memory cannot be watched, and the policy ends such steps: "
+                 "/nonexistent/watch: No such file");
+    spank = step_begin(NULL);
+    spank.step = batch;
+    no_step_of_ours(&spank, false);
+    static const char open[] = "max_device_memory: 1GiB\nwatch_failure: continue\n"
+                               "enforce: whole-job\n";
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(pwrite(fd, open, strlen(open), 0), strlen(open));
+    spank = step_begin(NULL);
+    spank.step = batch;
+    no_step_of_ours(&spank, false);
+    memcpy(arguments, saved, sizeof saved);
+    argument_count = 2;
+    close(fd);
+    unlink(path);
+}
+
+// A file on the limits' number in slurmstepd is not taken away from whose it is.
+static void limits_number_taken(void **state)
+{
+    char *saved = arguments[2];
+    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    (void)state;
+
+    arguments[2] = (char *)"max_device_memory=1GiB";
+    argument_count = 3;
+    assert_int_equal(dup2(fd, 200), 200);
+    task_refused("limits: descriptor 200 is taken, by slurmd or another plugin");
+    close(200);
+    close(fd);
+    arguments[2] = saved;
+    argument_count = 2;
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -398,6 +481,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(step_runs),
         cmocka_unit_test(node_errors_end_tasks),
         cmocka_unit_test(step_without_its_watch),
+        cmocka_unit_test(governed_steps),
+        cmocka_unit_test(limits_number_taken),
     };
     if (getenv(CLIENT))
         return client_main(argc, argv);

@@ -3,6 +3,7 @@
 #include "unit/check.h"
 
 #include "base/file.h"
+#include "job/limits_file.h"
 #include "train/console.h"
 #include "train/launch.h"
 #include "train/metrics.h"
@@ -10,6 +11,7 @@
 
 #include <jansson.h>
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -233,6 +235,54 @@ static void launcher_environment(void **state)
                 "environment: FP8_LORA_CAP='5GiB' is not a number");
 }
 
+// What the site limits comes through the descriptor; the environment adds a wish below it.
+static void launcher_limits(void **state)
+{
+    const struct limits limits = {.device = {1000, "policy.yaml:1"}, .action = POLICY_KILL};
+    char core[] = "core", yaml[] = "job.yaml", *words[] = {core, yaml, NULL};
+    struct limits warns = limits;
+    struct launch launch;
+    struct fl_error e;
+    int fd;
+    (void)state;
+
+    if (geteuid()) { // only root's are taken
+        skip();
+        return;
+    }
+    unsetenv("FP8_LORA_CAP");
+    setenv("FP8_LORA_CAP_SOURCE", "mine", 1);
+    check_ok(limits_file_create(&limits, LIMITS_FD, &fd, &e), &e);
+    check_ok(launch_read(2, words, &launch, &e), &e);
+    assert_true(launch.cap == 1000 && launch.limits.action == POLICY_KILL);
+    assert_string_equal(launch.cap_source, "policy.yaml:1");
+    assert_true(fcntl(LIMITS_FD, F_GETFD) < 0);
+    launch_clear(&launch);
+    setenv("FP8_LORA_CAP", "999999", 1);
+    check_ok(limits_file_create(&limits, LIMITS_FD, &fd, &e), &e);
+    check_ok(launch_read(2, words, &launch, &e), &e);
+    assert_int_equal(launch.cap, 1000);
+    launch_clear(&launch);
+    setenv("FP8_LORA_CAP", "900", 1);
+    check_ok(limits_file_create(&limits, LIMITS_FD, &fd, &e), &e);
+    check_ok(launch_read(2, words, &launch, &e), &e);
+    assert_true(launch.cap == 900 && !launch.cap_source);
+    launch_clear(&launch);
+    unsetenv("FP8_LORA_CAP");
+    warns.action = POLICY_WARN;
+    check_ok(limits_file_create(&warns, LIMITS_FD, &fd, &e), &e);
+    check_ok(launch_read(2, words, &launch, &e), &e);
+    assert_true(launch.cap == 0 && launch.limits.device.value == 1000);
+    launch_clear(&launch);
+    fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    assert_int_equal(dup2(fd, LIMITS_FD), LIMITS_FD);
+    check_error(launch_read(2, words, &launch, &e), &e,
+                "limits: descriptor 200 is not a sealed file");
+    launch_clear(&launch);
+    close(LIMITS_FD);
+    close(fd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -243,6 +293,7 @@ int main(void)
         cmocka_unit_test(validation_line),
         cmocka_unit_test(metrics_are_json_lines),
         cmocka_unit_test(launcher_environment),
+        cmocka_unit_test(launcher_limits),
     };
     return cmocka_run_group_tests_name("train", tests, NULL, NULL);
 }
