@@ -9,12 +9,12 @@
 #include <stdint.h>
 
 struct index_size {
-    uint64_t bytes; // of all tensors; 0: there is no index
-    size_t tensors, files;
+    uint64_t bytes; // of all tensors; 0: not told
+    size_t tensors, files; // 0: there is no index
 };
 
 // Of model.safetensors.index.json of the model's folder (job/source.h). A missing one is no error;
-// one that is not JSON or names no tensors is.
+// one that is not JSON, names no tensors or no files for them, or a size that is none, is.
 int index_read(const char *model, struct index_size *size, struct fl_error *e);
 
 #endif

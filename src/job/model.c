@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define CONFIG_LIMIT (4u << 20) // bytes
+#define SIZE_MOST    (1 << 24)  // of any dimension
 
 struct reader {
     const json_t *root;
@@ -36,7 +37,7 @@ static int integer_of(struct reader *r, const json_t *v, const char *key)
         return 1;
     }
     i = json_integer_value(v);
-    if (i < 1 || i > 1 << 24) {
+    if (i < 1 || i > SIZE_MOST) {
         refuse(r, key, "out of range (1 to 16777216)");
         return 1;
     }
@@ -176,6 +177,8 @@ int model_parse(const char *text, size_t bytes, const char *name, struct model *
         refuse(&r, "num_key_value_heads", "does not divide num_attention_heads");
     if (model->head_dim < 2 || model->head_dim % 2)
         refuse(&r, "head_dim", "must be even");
+    if ((model->heads + 2.0 * model->kv_heads) * model->head_dim > SIZE_MOST)
+        refuse(&r, "head_dim", "with these heads, q, k and v have more than 16777216 columns");
     if (model->top_k > model->experts)
         refuse(&r, "num_experts_per_tok", "more than there are experts");
     json_decref(root);

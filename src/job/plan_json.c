@@ -127,7 +127,7 @@ void plan_print_json(FILE *out, const struct plan_view *v)
     json_object_set_new(root, "runs", json_boolean(!v->gap.what));
     json_object_set_new(root, "not_run", v->gap.what ? json_string(v->gap.what) : json_null());
     json_object_set_new(root, "checkpoint_bytes",
-                        v->index.tensors ? whole(v->index.bytes) : json_null());
+                        v->index.bytes ? whole(v->index.bytes) : json_null());
     json_object_set_new(root, "iterations",
                         v->iterations ? json_integer(v->iterations) : json_null());
     json_object_set_new(root, "estimate", estimate_json(v));

@@ -144,8 +144,8 @@ static void host_print(FILE *out, const struct plan_view *v)
     }
     if (v->index.tensors)
         fprintf(out, NAME "%12s  %zu tensors in %zu file%s\n", "checkpoint, of all ranks",
-                bytes_format(v->index.bytes, text), v->index.tensors, v->index.files,
-                v->index.files == 1 ? "" : "s");
+                v->index.bytes ? bytes_format(v->index.bytes, text) : "not told", v->index.tensors,
+                v->index.files, v->index.files == 1 ? "" : "s");
     fprintf(out, NAME "%12s  %llu fp32; while it saves, twice that\n", "disk of the adapters",
             bytes_format(plan->disk_bytes, text), (unsigned long long)plan->trainable_params_total);
     fprintf(out,

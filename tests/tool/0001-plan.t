@@ -27,7 +27,7 @@ expect() {
     fi
 }
 
-echo 1..31
+echo 1..51
 expect 0 '5253.8388M Params (88.8668M Trainable [1.6915%])' "$tool" plan job.yaml
 expect 0 'base 5164972032, LoRA 88866816' "$tool" plan job.yaml
 expect 0 'Total number of parameters in billions: 30.52' "$tool" plan job.yaml
@@ -71,3 +71,44 @@ echo '{"weight_map": {}}' > tiny/model.safetensors.index.json
 expect 1 'tiny/model.safetensors.index.json: weight_map names no tensors' "$tool" plan tiny.yaml
 echo '{' > tiny/model.safetensors.index.json
 expect 1 'tiny/model.safetensors.index.json:2: not JSON' "$tool" plan tiny.yaml
+
+# index TEXT REFUSAL: an index that says what no checkpoint has.
+index() {
+    printf '%s\n' "$1" > tiny/model.safetensors.index.json
+    expect 1 "tiny/model.safetensors.index.json: $2" "$tool" plan tiny.yaml
+}
+index '{"metadata": {"total_size": -5}, "weight_map": {"a": "b"}}' 'metadata.total_size is no number'
+index '{"metadata": {"total_size": 1e30}, "weight_map": {"a": "b"}}' 'metadata.total_size is no number'
+index '{"weight_map": {"a": 3}}' 'weight_map gives a tensor no file'
+index '{"weight_map": [1]}' 'weight_map names no tensors'
+echo '{"weight_map": {"a": "b"}}' > tiny/model.safetensors.index.json
+expect 0 'checkpoint, of all ranks             not told  1 tensors in 1 file' "$tool" plan tiny.yaml
+
+# What this version runs, and on what.
+set -- sft --model m30 --dataset d --backend cuda
+expect 0 'not run by this version yet: backend cuda on more than one rank: start one task' \
+    "$tool" plan --ranks 2 -- "$@"
+expect 0 '"not_run": "backend cuda on this GPU"' "$tool" plan --json --gpu A100 -- "$@"
+expect 0 '"runs": true' "$tool" plan --json --ranks 1 -- "$@"
+expect 0 'there is                            79.10 GiB  H100 has 81559 MiB, its driver keeps 561' \
+    "$tool" plan -- "$@"
+expect 0 'What fits 139.72 GiB' "$tool" plan --fit --gpu H200 -- "$@"
+expect 0 'A100 has no FP8 products' "$tool" plan --gpu A100 -- "$@"
+expect 0 'Ethernet-25 to other nodes at 3.125 GB/s' "$tool" plan --network ethernet-25 -- "$@"
+expect 2 "--network: network 'nan' is not known: use one of InfiniBand-HDR" \
+    "$tool" plan --network nan -- "$@"
+expect 0 'on CPUs, 1 thread a rank: a rank takes as many as it has cores' \
+    "$tool" plan -- sft --model m30 --dataset d --backend cpu
+expect 0 'on CPUs, 3 threads a rank' "$tool" plan --threads 3 -- sft --model m30 --dataset d \
+    --backend cpu
+expect 2 "--threads: '0' is not in [1, 4096]" "$tool" plan --threads 0 -- "$@"
+expect 2 "--gpu-memory: 'nan' is not an amount of memory" "$tool" plan --gpu-memory nan -- "$@"
+
+# Dimensions that no product can count.
+sed 's/"num_attention_heads": 32/"num_attention_heads": 16777216/' m30/config.json > tiny/config.json
+rm tiny/model.safetensors.index.json
+expect 1 'tiny/config.json: head_dim: with these heads, q, k and v have more than 16777216 columns' \
+    "$tool" plan tiny.yaml
+expect 1 "lr: '.nan' is not a number" "$tool" plan -- sft --model m30 --dataset d --lr .nan
+expect 1 "lora_alpha: 'inf' is not a number" "$tool" plan -- sft --model m30 --dataset d \
+    --lora_alpha inf

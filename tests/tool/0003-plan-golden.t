@@ -83,7 +83,7 @@ ok $? "and fits"
 ok $? "a refusal says what would fit"
 sed 's/^/# /' refused.txt
 "$tool" plan --fit --gpu-memory 80GiB --output flags.yaml -- "${job1[@]}" >/dev/null 2>&1 &&
-    "$tool" plan --gpu-memory 80GiB flags.yaml >/dev/null 2>&1 && grep -q '^expert_model_parallel_size: [124]$' flags.yaml
+    "$tool" plan --gpu-memory 80GiB flags.yaml >/dev/null 2>&1 && grep -q '^recompute_granularity: none$' flags.yaml
 ok $? "flags become a job.yaml"
 "$tool" plan --fit --gpu-memory 1GiB --output none.yaml job.yaml >/dev/null 2>none.txt
 [ $? = 1 ] && [ ! -e none.yaml ] && grep -q 'nothing fits' none.txt
