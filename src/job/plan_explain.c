@@ -56,7 +56,7 @@ static uint64_t named(const struct plan *plan, enum memory_category category)
 
 static void row(FILE *out, const char *name, double here, double bf16, double twice)
 {
-    fprintf(out, "  %-24s %10.2f GiB %14.2f GiB %14.2f GiB\n", name, here / 0x1p30, bf16 / 0x1p30,
+    fprintf(out, "  %-26s %10.2f GiB %14.2f GiB %14.2f GiB\n", name, here / 0x1p30, bf16 / 0x1p30,
             twice / 0x1p30);
 }
 
@@ -81,7 +81,7 @@ static void memory_explain(FILE *out, const struct plan_view *v)
                       named(plan, MEMORY_OPTIMIZER));
     plain = (double)plan->trainable_params * TRAINER_STATES;
     fprintf(out, "Where the memory of a rank goes\n");
-    fprintf(out, "  %-24s %14s %18s %18s\n", "", "here", "base in BF16", "two FP8 copies");
+    fprintf(out, "  %-26s %14s %18s %18s\n", "", "here", "base in BF16", "two FP8 copies");
     row(out, "base weights", weights, weights + fp8, weights + fp8);
     row(out, "adapters and their states", states, plain, plain);
     row(out, "activations and scratch", rest, rest, rest);
@@ -100,10 +100,10 @@ static void singles_print(FILE *out, const struct plan_view *v)
     char device[BYTES_TEXT], host[BYTES_TEXT];
 
     fprintf(out, "What one change saves, and costs an iteration on %s\n", v->gpu->name);
-    fprintf(out, "  %-58s %14s %14s %10s\n", "", "device", "host", "time");
+    fprintf(out, "  %-58s %14s %14s %12s\n", "", "device", "host", "time");
     for (int i = 0; i < v->single_count; i++) {
         const struct fit_single *s = &v->singles[i];
-        fprintf(out, "  %-58s %c%13s %c%13s %+7.1f ms%s\n", s->change,
+        fprintf(out, "  %-58s %c%13s %c%13s %+9.1f ms%s\n", s->change,
                 s->device_saved < 0 ? '+' : '-',
                 bytes_format((uint64_t)(s->device_saved < 0 ? -s->device_saved : s->device_saved),
                              device),
