@@ -34,10 +34,10 @@ struct fit_choice {
 };
 
 // The choices that fit, none of them worse than another in time, changes and in whether it runs:
-// what runs, then what is written, then all else, soonest first of each; *count at most FIT_CHOICES. Where nothing fits,
-// with a lower rank, where that does not either, with more GPUs (up to 64 times as many); *count is
-// 0 where that does not help. Pure. The error is that of the job as it is, when no plan of it can
-// be made.
+// what runs, then what is written, then all else, soonest first of each; *count at most
+// FIT_CHOICES. Where nothing fits, with a lower rank, where that does not either, with more GPUs
+// (up to 64 times as many); *count is 0 where that does not help. Pure. The error is that of the
+// job as it is, when no plan of it can be made.
 int fit_search(const struct fit_request *request, struct fit_choice choices[FIT_CHOICES],
                int *count, struct fl_error *e);
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 struct index_size {
-    uint64_t bytes; // of all tensors; 0: not told
+    uint64_t bytes;        // of all tensors; 0: not told
     size_t tensors, files; // 0: there is no index
 };
 
